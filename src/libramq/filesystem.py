@@ -29,7 +29,7 @@ import resource
 import stat
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -464,13 +464,20 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + BACKUP_SUFFIX)
 
 
-def read_bytes(filesystem: FileSystem, path: Path) -> bytes:
-    """Return the content of a file."""
-    file = filesystem.open(path)
+@contextlib.contextmanager
+def opened(filesystem: FileSystem, path: Path, *, write: bool = False, create: bool = False) -> Iterator[int]:
+    """Have a file open for a while."""
+    file = filesystem.open(path, write=write, create=create)
     try:
-        return filesystem.pread(file, filesystem.file_size(file), 0)
+        yield file
     finally:
         filesystem.close(file)
+
+
+def read_bytes(filesystem: FileSystem, path: Path) -> bytes:
+    """Return the content of a file."""
+    with opened(filesystem, path) as file:
+        return filesystem.pread(file, filesystem.file_size(file), 0)
 
 
 def _is_utf8(filesystem: FileSystem, path: Path, text: str) -> bool:
@@ -598,11 +605,8 @@ def safe_child(parent: Path, name: str) -> Path:
 
 def sync_file(filesystem: FileSystem, path: Path) -> None:
     """Flush a file to the disk; raises OSError."""
-    file = filesystem.open(path, write=True)
-    try:
+    with opened(filesystem, path, write=True) as file:
         filesystem.fsync(file)
-    finally:
-        filesystem.close(file)
 
 
 #: Ours: at this distance, two reads with their overhead (5 µs) cost as much as copying the bytes between

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.clock import WallMs
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, opened
 from libramq.store.config import PAGE_BYTES
 
 _FORMAT = struct.Struct(">qqqqq")
@@ -58,11 +58,8 @@ def read_checkpoint(filesystem: FileSystem, path: Path) -> Checkpoint:
     """Read the file; an empty checkpoint if it is missing or cut short."""
     if not filesystem.exists(path):
         return Checkpoint()
-    file = filesystem.open(path)
-    try:
+    with opened(filesystem, path) as file:
         data = filesystem.pread(file, _FORMAT.size, 0)
-    finally:
-        filesystem.close(file)
     return Checkpoint(*_FORMAT.unpack(data)) if len(data) == _FORMAT.size else Checkpoint()
 
 
@@ -70,15 +67,12 @@ def write_checkpoint(
     filesystem: FileSystem, path: Path, checkpoint: Checkpoint, *, sync: bool = False
 ) -> None:
     """Write the file. Losing it only prolongs recovery, so it is flushed only at the end."""
-    file = filesystem.open(path, write=True, create=True)
-    try:
+    with opened(filesystem, path, write=True, create=True) as file:
         if filesystem.file_size(file) < PAGE_BYTES:
             filesystem.truncate(file, PAGE_BYTES)
         filesystem.pwrite(file, _FORMAT.pack(*checkpoint), 0)
         if sync:
             filesystem.fsync(file)
-    finally:
-        filesystem.close(file)
 
 
 FILE_NAME: Final = "libra.checkpoint"
@@ -151,12 +145,9 @@ class RecoveryPointFile:
         """Return the newest complete point; None if there is none."""
         if not self._filesystem.exists(self.path):
             return None
-        file = self._filesystem.open(self.path)
-        try:
+        with opened(self._filesystem, self.path) as file:
             size = _SLOT_BYTES + _ADDED.size
             slots = [self._filesystem.pread(file, size, at) for at in (0, PAGE_BYTES)]
-        finally:
-            self._filesystem.close(file)
         found = max(filter(None, map(_decode, slots)), default=None)
         if found is None:
             return None

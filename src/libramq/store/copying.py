@@ -21,7 +21,7 @@ from typing import Final
 
 from libramq.clock import WallMs
 from libramq.errors import StoreCorrupt, StoreError, StoreLocked
-from libramq.filesystem import FileSystem, make_directory, read_bytes
+from libramq.filesystem import FileSystem, make_directory, opened, read_bytes
 from libramq.store.checkpoint import (
     UNKNOWN,
     Checkpoint,
@@ -260,17 +260,15 @@ class _Copy:
 
     def _copy_file(self, source: Path, target: Path, end: int, size: int) -> None:
         filesystem = self._filesystem
-        reading = filesystem.open(source)
-        writing = filesystem.open(target, write=True, create=True)
-        try:
+        with (
+            opened(filesystem, source) as reading,
+            opened(filesystem, target, write=True, create=True) as writing,
+        ):
             filesystem.truncate(writing, size)
             for at in range(0, end, _CHUNK_BYTES):
                 data = filesystem.pread(reading, min(_CHUNK_BYTES, end - at), at)
                 if data.strip(b"\0"):  # What was never written stays a hole.
                     filesystem.pwrite(writing, data, at)
-        finally:
-            filesystem.close(writing)
-            filesystem.close(reading)
         self._written.append(target)
 
     def _require_same_broker(self) -> None:
@@ -305,11 +303,8 @@ class _Copy:
 
     def _write(self, path: Path, data: bytes) -> None:
         self._make_directory(path.parent)
-        file = self._filesystem.open(path, write=True, create=True)
-        try:
+        with opened(self._filesystem, path, write=True, create=True) as file:
             self._filesystem.pwrite(file, data, 0)
-        finally:
-            self._filesystem.close(file)
         self._written.append(path)
 
     def _make_directory(self, path: Path) -> None:

@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, opened
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -96,11 +96,8 @@ class Deletions:
             return
         data = _encode(topic, end)
         self._filesystem.makedirs(self._path.parent)
-        file = self._filesystem.open(self._path, write=True, create=True)
-        try:
+        with opened(self._filesystem, self._path, write=True, create=True) as file:
             self._filesystem.pwrite(file, data, self._size)
-        finally:
-            self._filesystem.close(file)
         self._ends[topic] = end
         self._size += len(data)
         self.is_dirty = True

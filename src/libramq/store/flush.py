@@ -29,7 +29,7 @@ import msgspec
 
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import SyncFailed
-from libramq.filesystem import NO_DESCRIPTORS, FileSystem
+from libramq.filesystem import NO_DESCRIPTORS, FileSystem, opened
 from libramq.store.checkpoint import (
     UNKNOWN,
     Checkpoint,
@@ -104,14 +104,8 @@ def _each(sync: Callable[[Path], None], paths: Sequence[Path], at_once: int) -> 
 
 
 def _sync_path(filesystem: FileSystem, path: Path) -> None:
-    try:
-        file = filesystem.open(path, write=True)
-    except FileNotFoundError:  # Its topic was deleted meanwhile.
-        return
-    try:
-        _sync(filesystem, file, path)
-    finally:
-        filesystem.close(file)
+    with contextlib.suppress(FileNotFoundError), opened(filesystem, path, write=True) as file:
+        _sync(filesystem, file, path)  # Else its topic was deleted meanwhile.
 
 
 def _sync_directory(filesystem: FileSystem, directory: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 
 from libramq.clock import Clock
 from libramq.errors import RemoteProtocolError, StoreError
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, opened, read_bytes
 from libramq.formats import fastjson
 from libramq.message import sys_flag as flags
 from libramq.message.batch import ITEM_BYTES_MIN
@@ -192,7 +192,9 @@ def _copy_tables(root: Path, to: Path, filesystem: FileSystem) -> None:
             filesystem.replace_text(target / name, text.decode(), backup=False)
     for name in _TIMER_FILES:
         if filesystem.exists(source / name):
-            _copy_file(source / name, target / name, filesystem)
+            with opened(filesystem, target / name, write=True, create=True) as file:
+                filesystem.pwrite(file, read_bytes(filesystem, source / name), 0)
+                filesystem.fsync(file)
 
 
 def _without_batches(data: bytes) -> bytes:
@@ -201,14 +203,3 @@ def _without_batches(data: bytes) -> bytes:
         if _is_of_batches(topic):
             del topic["attributes"]["queue.type"]
     return fastjson.dumps(document, indent=True)
-
-
-def _copy_file(source: Path, target: Path, filesystem: FileSystem) -> None:
-    read = filesystem.open(source)
-    written = filesystem.open(target, write=True, create=True)
-    try:
-        filesystem.pwrite(written, filesystem.pread(read, filesystem.size(source), 0), 0)
-        filesystem.fsync(written)
-    finally:
-        filesystem.close(read)
-        filesystem.close(written)

@@ -10,7 +10,7 @@ config/timermetrics  how many messages wait, by topic   `timers.py`
 from pathlib import Path
 from typing import Final
 
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, opened
 from libramq.store.config import PAGE_BYTES
 from libramq.timers.timer_checkpoint import (
     FILE_BYTES,
@@ -48,23 +48,17 @@ class TimerDirectory:
         """Write the checkpoint and flush it. Raises OSError."""
         filesystem, path = self.filesystem, self.checkpoint
         filesystem.makedirs(path.parent)
-        file = filesystem.open(path, write=True, create=True)
-        try:
+        with opened(filesystem, path, write=True, create=True) as file:
             is_new = filesystem.file_size(file) < PAGE_BYTES
             if is_new:
                 filesystem.truncate(file, PAGE_BYTES)
             filesystem.pwrite(file, encode_checkpoint_file(checkpoint, own), 0)
             filesystem.fsync(file)
-        finally:
-            filesystem.close(file)
         if is_new:
             filesystem.sync_directory(path.parent)
 
     def _find(self) -> FoundCheckpoint | None:
         if not self.filesystem.exists(self.checkpoint):
             return None
-        file = self.filesystem.open(self.checkpoint)
-        try:
+        with opened(self.filesystem, self.checkpoint) as file:
             return decode_checkpoint_file(self.filesystem.pread(file, FILE_BYTES, 0))
-        finally:
-            self.filesystem.close(file)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, opened
 from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
 
@@ -253,12 +253,9 @@ class TimerLog:
 def run_log_write(filesystem: FileSystem, write: LogWrite) -> None:
     """Write units and flush them; may be called in a thread. Raises OSError."""
     for path, offset, data in write.parts:
-        file = filesystem.open(path, write=True)
-        try:
+        with opened(filesystem, path, write=True) as file:
             if data:
                 filesystem.pwrite(file, data, offset)
             filesystem.fsync(file)
-        finally:
-            filesystem.close(file)
     for directory in write.directories:
         filesystem.sync_directory(directory)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, opened
 from libramq.timers.timer_log import NO_UNIT
 
 #: TimerMessageStore.TIMER_WHEEL_TTL_DAY, and TimerWheel's factor of two.
@@ -141,16 +141,13 @@ def read_wheel(
 ) -> Iterator[tuple[int, Slot]]:
     """Yield the slots of a whole file from a moment on."""
     wheel_bytes = slots * SLOT_BYTES
-    file = filesystem.open(path)
-    try:
+    with opened(filesystem, path) as file:
         empty = bytes(_READ_BYTES)
         for start in range(0, wheel_bytes, _READ_BYTES):
             data = filesystem.pread(file, min(_READ_BYTES, wheel_bytes - start), start)
             if data == empty:  # Nearly all of them, and most are holes.
                 continue
             yield from _slots_of(data, start // SLOT_BYTES, from_tick, slots)
-    finally:
-        filesystem.close(file)
 
 
 def _slots_of(data: bytes, index: int, from_tick: int, slots: int) -> Iterator[tuple[int, Slot]]:
@@ -172,8 +169,7 @@ def write_slots(
 
     made_again: what the file has is not used.
     """
-    file = filesystem.open(path, write=True, create=True)
-    try:
+    with opened(filesystem, path, write=True, create=True) as file:
         if made_again:
             filesystem.truncate(file, 0)
         is_new = filesystem.file_size(file) != slots * SLOT_BYTES
@@ -184,7 +180,5 @@ def write_slots(
             data = bytes(SLOT_BYTES) if slot is None else _FORMAT.pack(tick, *slot, 0)
             filesystem.pwrite(file, data, tick % slots * SLOT_BYTES)
         filesystem.fsync(file)
-    finally:
-        filesystem.close(file)
     if is_new:
         filesystem.sync_directory(path.parent)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from libramq.errors import StoreCorrupt
-from libramq.filesystem import FileSystem, Ranges, safe_child
+from libramq.filesystem import FileSystem, Ranges, opened, safe_child
 from libramq.store.open_files import OpenFiles
 
 NAME_DIGITS: Final = 20
@@ -285,12 +285,9 @@ class Segments:
         self._has_new_names = False
 
     def _give_size(self, path: Path, kept: int = 0) -> None:
-        file = self._filesystem.open(path, write=True, create=True)
-        try:
+        with opened(self._filesystem, path, write=True, create=True) as file:
             self._filesystem.truncate(file, kept)
             self._filesystem.truncate(file, self.file_size)
-        finally:
-            self._filesystem.close(file)
 
     def _remove(self, start: int) -> None:
         path = self.path(start)

@@ -12,6 +12,7 @@ the reply. Such records are skipped, as are blank units, and counted (`CommitLog
 Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
 """
 
+import contextlib
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from libramq.errors import StoreCorrupt
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, opened
 from libramq.message.record import (
     RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
@@ -278,14 +279,8 @@ def warm(filesystem: FileSystem, ranges: tuple[Cold, ...]) -> None:
             cold.prepare()
             continue
         path, offset, size = cold
-        try:
-            file = filesystem.open(path)
-        except FileNotFoundError:
-            continue
-        try:
+        with contextlib.suppress(FileNotFoundError), opened(filesystem, path) as file:
             filesystem.pread(file, size, offset)
-        finally:
-            filesystem.close(file)
 
 
 def read_limits(

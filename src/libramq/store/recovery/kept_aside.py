@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from libramq.filesystem import FileSystem, make_directory
+from libramq.filesystem import FileSystem, make_directory, opened
 from libramq.store.log.log_scan import LogFiles
 from libramq.store.log.segments import NAME_DIGITS, Segments
 
@@ -76,15 +76,12 @@ def written_size(segments: LogFiles, start: int, end: int, zeroes_max: int | Non
 
 
 def _copy(filesystem: FileSystem, segments: Segments, start: int, size: int, path: Path) -> None:
-    file = filesystem.open(path, write=True, create=True)
-    try:
+    with opened(filesystem, path, write=True, create=True) as file:
         for offset, data in _chunks(segments, start, start + size):
             if data.strip(b"\0"):
                 filesystem.pwrite(file, data, offset - start)
         filesystem.truncate(file, size)
         filesystem.fsync(file)
-    finally:
-        filesystem.close(file)
 
 
 def _free_name(filesystem: FileSystem, directory: Path, offset: int, suffix: str) -> Path:
