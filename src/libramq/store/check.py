@@ -26,7 +26,7 @@ from libramq.store.config import BATCH_UNIT_BYTES, UNIT_BYTES, StoreConfig
 from libramq.store.deletions import Deletions
 from libramq.store.log.log_scan import Damage, LogScan, newest_written
 from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, is_unit_tag_code, may_lack_end
-from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, light_places
+from libramq.store.queues.light_queues import light_places
 from libramq.store.queues.queue_extension import TAG_CODE_MIN
 from libramq.store.reader import UNITS, QueueKey, queue_directories
 from libramq.store.reading.read_only_files import ReadOnlyFiles
@@ -194,9 +194,9 @@ class _Check:
                 report.recovered_record_count += 1
             if is_queued(found.sys_flag):
                 self._compare(found, (found.topic, found.queue_id), found.queue_offset)
-                for name, number in light_places(found):
-                    if (name, LIGHT_QUEUE_ID) in self._queues:
-                        self._compare(found, (name, LIGHT_QUEUE_ID), number)
+                for name, queue_id, number in light_places(found):
+                    if (name, queue_id) in self._queues:
+                        self._compare(found, (name, queue_id), number)
         report.log_end = scan.end
         if log.has(scan.end):
             file_end = log.start_of(scan.end) + log.file_size

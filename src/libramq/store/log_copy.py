@@ -19,10 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from libramq.errors import InvalidName, RemoteProtocolError, StoreCorrupt, StoreError
+from libramq.errors import RemoteProtocolError, StoreCorrupt, StoreError
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
-from libramq.message.inner_batch import message_count
 from libramq.message.record import (
     BLANK_BYTES,
     BLANK_MAGIC,
@@ -32,18 +31,11 @@ from libramq.message.record import (
     has_good_crc,
     peek_record,
 )
-from libramq.message.sys_flag import is_queued
 from libramq.store.flush import RecoveryPointWriter
 from libramq.store.log.commit_log import CommitLog
-from libramq.store.queues.consume_queue import (
-    BLANK_SIZE,
-    PENDING_BYTES_MAX,
-    UNIT,
-    ConsumeQueue,
-    unit_tag_code,
-)
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, unit_of
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
-from libramq.store.queues.light_queues import LIGHT_QUEUE_ID
+from libramq.store.queues.light_queues import QueuePlace
 from libramq.store.recovery.kept_aside import keep_aside
 
 log = get_logger(__name__)
@@ -189,36 +181,19 @@ class LogCopy:
         if is_damaged:
             log.error("the master's log has a damaged record; readers skip it", offset=head.physical_offset)
             self._log.unreadable.note(head.physical_offset)
-        if not is_queued(head.sys_flag):
-            return []
-        if self._queues.get(head.topic, head.queue_id) is None:
+        places = self._queues.places(head)
+        if places and self._queues.get(head.topic, head.queue_id) is None:
             self.new_topics.add(head.topic)
-        places = [(head.topic, head.queue_id, head.queue_offset)]
-        if not is_damaged:
-            places += ((name, LIGHT_QUEUE_ID, number) for name, number in self._queues.light_places(head))
-        changed = [self._add_unit(*place, head, is_damaged=is_damaged) for place in places]
+        unit = UNIT.pack(head.physical_offset, BLANK_SIZE, 0) if is_damaged else unit_of(head)
+        changed = [self._add_unit(head, place, unit) for place in places[: 1 if is_damaged else None]]
         return [queue for queue in changed if queue is not None]
 
-    def _add_unit(
-        self, topic: str, queue_id: int, number: int, head: RecordHead, *, is_damaged: bool
-    ) -> ConsumeQueue | None:
-        try:
-            is_own = topic == head.topic
-            queue = self._queues.queue_of(head) if is_own else self._queues.get_or_create(topic, queue_id)
-        except InvalidName:
-            return None
-        size, code = (BLANK_SIZE, 0) if is_damaged else (head.size, unit_tag_code(head))
-        end = head.physical_offset + head.size
-        was_empty = not queue.max_offset
-        unit = UNIT.pack(head.physical_offset, size, code)
-        count, stored_ms = message_count(head), head.store_timestamp_ms
-        if not queue.rebuild(number, unit, head.physical_offset, end, count=count, stored_ms=stored_ms):
-            return None
-        if was_empty or not number:  # What was before is not here, or its topic was deleted.
-            queue.min_offset = number
-        self._queues.pending[queue] = None
-        if queue.pending_bytes >= PENDING_BYTES_MAX:
-            self._queues.write_out_queue(queue)
+    def _add_unit(self, head: RecordHead, place: QueuePlace, unit: bytes) -> ConsumeQueue | None:
+        known = self._queues.get(*place[:2])
+        was_empty = known is None or not known.max_offset
+        queue = self._queues.add_unit(head, place, unit)
+        if queue is not None and (was_empty or not place.number):
+            queue.min_offset = place.number  # What was before is not here, or its topic was deleted.
         return queue
 
 

@@ -13,6 +13,7 @@ Reading goes through the log once for all queues together, in the order in which
 """
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +32,8 @@ from libramq.store.checkpoint import RecoveryPoint, RecoveryPointFile, deletions
 from libramq.store.config import UNIT_BYTES
 from libramq.store.deletions import Deletions
 from libramq.store.log.log_scan import Damage, LogScan
-from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, unit_tag_code
-from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, light_places
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, unit_of
+from libramq.store.queues.light_queues import light_places
 from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
 from libramq.store.recovery.opening import ABORT
 
@@ -160,18 +161,14 @@ class StoreReader:
 
     def offset_at(self, key: QueueKey, extent: Extent, time_ms: int) -> int:
         """Return the first message of a queue stored at a time or later; the queue's end if there is none."""
-        low, high = extent.min_offset, extent.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            stored_ms = 0  # What was removed meanwhile is older.
+
+        def stored_ms(number: int) -> int:
             with contextlib.suppress(FileRemoved):
-                (unit,) = self._units(key, extent, middle, middle + 1)
-                stored_ms = self._stored_ms(int(unit["physical"]))
-            if stored_ms < time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+                (unit,) = self._units(key, extent, number, number + 1)
+                return self._stored_ms(int(unit["physical"]))
+            return 0  # What was removed meanwhile is older.
+
+        return bisect_left(range(extent.max_offset), time_ms, extent.min_offset, key=stored_ms)
 
     def windows(self, spans: Iterable[Span], lost: OnLost) -> Iterator[LogWindow]:
         """Yield exactly the records of the spans, in log order; `lost` is called for missing ones."""
@@ -215,29 +212,23 @@ class StoreReader:
 
     def _first_after(self, key: QueueKey, queue: "_Found", time_ms: int) -> int:
         """Return the first unit that does not point to a record stored before a time."""
-        low, high = queue.first, queue.written
-        while low < high:
-            middle = (low + high) // 2
-            physical, size, _ = UNIT.unpack(self._files_of(key).read(middle * UNIT_BYTES, UNIT_BYTES))
+
+        def is_after(number: int) -> bool:
+            physical, size, _ = UNIT.unpack(self._files_of(key).read(number * UNIT_BYTES, UNIT_BYTES))
             is_gone = size == BLANK_SIZE or 0 <= physical < self._log.min_offset
-            if is_gone or 0 < self._stored_ms(physical) < time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+            return not (is_gone or 0 < self._stored_ms(physical) < time_ms)
+
+        return bisect_left(range(queue.written), True, queue.first, key=is_after)
 
     def _first_at_or_after(self, key: QueueKey, queue: "_Found", physical_offset: int) -> int:
         """Return the first number whose unit points to a place or beyond it, or was never written."""
         files = self._files_of(key)
-        low, high = queue.first, files.end // UNIT_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            physical, size, _ = UNIT.unpack(files.read(middle * UNIT_BYTES, UNIT_BYTES))
-            if size > 0 and 0 <= physical < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+
+        def is_behind(number: int) -> bool:
+            physical, size, _ = UNIT.unpack(files.read(number * UNIT_BYTES, UNIT_BYTES))
+            return not (size > 0 and 0 <= physical < physical_offset)
+
+        return bisect_left(range(files.end // UNIT_BYTES), True, queue.first, key=is_behind)
 
     def _end_of_units(self, found: dict[QueueKey, "_Found"]) -> int:
         """Return where the last record ends that a queue's files refer to."""
@@ -256,26 +247,23 @@ class StoreReader:
             if isinstance(head, Damage) or is_of_batch_queue(head):  # A survey has no queues of batches.
                 continue
             if is_queued(head.sys_flag):
-                unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
+                unit = unit_of(head)
                 found.setdefault((head.topic, head.queue_id), _Found(0, 0)).add(head.queue_offset, unit)
-                for name, number in light_places(head):
-                    if (name, LIGHT_QUEUE_ID) in found:
-                        found[name, LIGHT_QUEUE_ID].add(number, unit)
+                for name, queue_id, number in light_places(head):
+                    if (name, queue_id) in found:
+                        found[name, queue_id].add(number, unit)
 
     def _min_offset(self, key: QueueKey, queue: "_Found", deletions: Deletions) -> int:
         """Return the first message that is still in the log, and was not deleted."""
         physical_min = max(self._log.min_offset, deletions.end_in_queue(*key))
         extent = Extent(queue.first, queue.max_offset, queue.written, bytes(queue.tail))
-        low, high = queue.first, queue.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            (unit,) = self._units(key, extent, middle, middle + 1)
+
+        def is_there(number: int) -> bool:
+            (unit,) = self._units(key, extent, number, number + 1)
             is_before_all = unit["size"] == BLANK_SIZE and not unit["physical"]
-            if unit["physical"] >= physical_min and not is_before_all:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+            return bool(unit["physical"] >= physical_min) and not is_before_all
+
+        return bisect_left(range(queue.max_offset), True, queue.first, key=is_there)
 
     def _units(self, key: QueueKey, extent: Extent, start: int, end: int) -> npt.NDArray[np.void]:
         data = b""

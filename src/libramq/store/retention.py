@@ -15,6 +15,7 @@ Upstream: DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService; M
 deleteExpiredFileByTime, which always deletes ten files.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -241,27 +242,20 @@ def _find_beginnings(filesystem: FileSystem, searches: Sequence[QueueSearch], ph
 
 def _find_beginning(filesystem: FileSystem, search: QueueSearch, physical_min: int) -> int:
     """Return the first place of a unit whose record lies at an offset of the log or behind it."""
-    low, high = search.low, search.high
     files: dict[int, int] = {}
 
-    def is_before(place: int) -> bool:
+    def is_there(place: int) -> bool:
         position = place * search.unit_bytes
         start = position - position % search.file_size
         if start not in files:
             files[start] = filesystem.open(search.directory / f"{start:0{NAME_DIGITS}d}")
         data = filesystem.pread(files[start], _PHYSICAL_BYTES, position - start)
-        return len(data) == _PHYSICAL_BYTES and int.from_bytes(data, signed=True) < physical_min
+        return len(data) < _PHYSICAL_BYTES or int.from_bytes(data, signed=True) >= physical_min
 
     try:
-        if low < high and not is_before(low):  # As of most queues.
-            return low
-        while low < high:
-            middle = (low + high) // 2
-            if is_before(middle):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        if search.low < search.high and is_there(search.low):  # As of most queues.
+            return search.low
+        return bisect_left(range(search.high), True, search.low, key=is_there)
     except FileNotFoundError:  # Its topic was deleted meanwhile.
         return search.low
     finally:

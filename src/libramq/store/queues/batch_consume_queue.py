@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
 from libramq.clock import WallMs
-from libramq.message.inner_batch import INNER_NUM_MAX
+from libramq.message.inner_batch import INNER_NUM_MAX, message_count
 from libramq.message.record import RecordHead
 from libramq.store.config import BATCH_UNIT_BYTES
 from libramq.store.log.segments import FileRange, Segments
@@ -91,25 +91,18 @@ class BatchConsumeQueue(ConsumeQueue):
             self._bases.append(int.from_bytes(units[at : at + 8]))
         return super().append(units, max_offset, physical_end)
 
-    def rebuild(
-        self,
-        queue_offset: int,
-        unit: bytes,
-        physical_offset: int,
-        physical_end: int,
-        *,
-        count: int = 1,
-        stored_ms: int = 0,
-    ) -> bool:
+    def rebuild(self, head: RecordHead, queue_offset: int, unit: bytes) -> bool:
         """Store the unit of a record found by recovery; what is missing before it stays a gap."""
-        missing_max = (physical_offset - self.last_physical_end) // _MESSAGE_BYTES_MIN
+        count, missing = message_count(head), head.physical_offset - self.last_physical_end
+        missing_max = missing // _MESSAGE_BYTES_MIN
         if not 0 < count <= INNER_NUM_MAX or not 0 <= queue_offset <= self.max_offset + missing_max:
             return False
         if queue_offset < self.max_offset:
             if queue_offset:
                 return False
             self.truncate(0)  # The topic was deleted and created again: the later record is right.
-        self.append(unit + batch_tail(stored_ms, queue_offset, count), queue_offset + count, physical_end)
+        tail = batch_tail(head.store_timestamp_ms, queue_offset, count)
+        self.append(unit + tail, queue_offset + count, head.physical_offset + head.size)
         if len(self._pending) >= PENDING_BYTES_MAX:
             with contextlib.suppress(OSError):  # On a full disk they wait in memory, where they can be read.
                 self.write_out()

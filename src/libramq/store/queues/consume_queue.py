@@ -30,6 +30,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from libramq.message.inner_batch import message_count
 from libramq.message.names import SCHEDULE_TOPIC
 from libramq.message.properties import DELAY, TAGS, find_property
 from libramq.message.record import RECORD_BYTES_MIN, RecordHead
@@ -143,25 +144,14 @@ class ConsumeQueue:
         self.last_physical_end = physical_end
         return len(self._pending)
 
-    def rebuild(
-        self,
-        queue_offset: int,
-        unit: bytes,
-        physical_offset: int,
-        physical_end: int,
-        *,
-        count: int = 1,
-        stored_ms: int = 0,
-    ) -> bool:
+    def rebuild(self, head: RecordHead, queue_offset: int, unit: bytes) -> bool:
         """Store the unit of a record found by recovery; a gap before it is filled with blanks.
-
-        count: how many messages it stands for. stored_ms: when it was stored.
 
         Return False, changing nothing, for an impossible number: no checksum covers it. Blanks within a queue
         hold the position before them, so that positions rise along the queue and can be searched.
         """
-        missing_max = (physical_offset - self.last_physical_end) // RECORD_BYTES_MIN
-        if count > 1 or not 0 <= queue_offset <= self.max_offset + missing_max:
+        missing_max = (head.physical_offset - self.last_physical_end) // RECORD_BYTES_MIN
+        if message_count(head) > 1 or not 0 <= queue_offset <= self.max_offset + missing_max:
             return False
         if queue_offset < self.max_offset:
             if queue_offset:
@@ -177,7 +167,7 @@ class ConsumeQueue:
             blank = UNIT.pack(self.last_physical_end, BLANK_SIZE, 0)
             self.append(blank * count, self.max_offset + count, self.last_physical_end)
             self.write_out()
-        self.append(unit, queue_offset + 1, physical_end)
+        self.append(unit, queue_offset + 1, head.physical_offset + head.size)
         if len(self._pending) >= PENDING_BYTES_MAX:
             with contextlib.suppress(OSError):  # On a full disk they wait in memory, where they can be read.
                 self.write_out()
@@ -454,22 +444,24 @@ class ConsumeQueue:
 
     def first_at_or_after(self, physical_offset: int, *, blank_is_older: bool = False, low: int = 0) -> int:
         """The first number, from `low` on, whose record lies at or after an offset."""
-        low, high = max(low, self.first_offset), self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            found = self.unit(middle)
+
+        def is_there(number: int) -> bool:
+            found = self.unit(number)
             assert found is not None
             is_before_all = blank_is_older and found[1] == BLANK_SIZE and not found[0]
-            if found[0] >= physical_offset and not is_before_all:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+            return found[0] >= physical_offset and not is_before_all
+
+        return bisect_left(range(self.max_offset), True, max(low, self.first_offset), key=is_there)
 
 
 def delay_ms(level: int) -> int:
     """Return the delay of a level; levels above the highest count as the highest."""
     return DELAY_LEVEL_SECONDS[min(level, len(DELAY_LEVEL_SECONDS)) - 1] * 1000
+
+
+def unit_of(head: RecordHead) -> bytes:
+    """Return the unit of a record."""
+    return UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
 
 
 def unit_tag_code(head: RecordHead) -> int:

@@ -19,12 +19,13 @@ from libramq.logs import get_logger
 from libramq.message.inner_batch import is_of_batch_queue
 from libramq.message.names import is_light
 from libramq.message.record import RecordHead
+from libramq.message.sys_flag import is_queued
 from libramq.store.config import StoreConfig
 from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
 from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
-from libramq.store.queues.consume_queue import ConsumeQueue
-from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, LightPlace, light_places
+from libramq.store.queues.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, MARK, QueuePlace, light_places
 from libramq.store.queues.queue_extension import EXTENSIONS, QueueExtension
 
 log = get_logger(__name__)
@@ -88,17 +89,26 @@ class ConsumeQueueTable:
             self.light_count += is_light(topic)
         return queue
 
-    def queue_of(self, head: RecordHead) -> ConsumeQueue:
-        """Return the queue of a record that is found in the log, created if missing; InvalidName.
+    def add_unit(self, head: RecordHead, place: QueuePlace, unit: bytes) -> ConsumeQueue | None:
+        """Give a record found in the log its unit in a queue, created if missing; return the queue.
 
-        The first record of a topic says what queues it has.
+        None if that queue or number is impossible. The first record of a topic says what queues it has.
         """
-        queue = self._queues.get((head.topic, head.queue_id))
-        if queue is not None:
-            return queue
-        if head.topic not in self.batch_topics and is_of_batch_queue(head) and not self.of_topic(head.topic):
-            self.batch_topics.add(head.topic)
-        return self.get_or_create(head.topic, head.queue_id)
+        topic, queue_id, number = place
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            if topic == head.topic and is_of_batch_queue(head) and not self.of_topic(topic):
+                self.batch_topics.add(topic)
+            try:
+                queue = self.get_or_create(topic, queue_id)
+            except InvalidName:
+                return None
+        if not queue.rebuild(head, number, unit):
+            return None
+        self.pending[queue] = None
+        if queue.pending_bytes >= PENDING_BYTES_MAX:
+            self.write_out_queue(queue)
+        return queue
 
     def require_room_for_light(self, name: str) -> None:
         """Raise InvalidName if there are far too many light queues for one more: a batch may name many."""
@@ -106,13 +116,17 @@ class ConsumeQueueTable:
         if not has_room and self.get(name, LIGHT_QUEUE_ID) is None:
             raise InvalidName(f"{self.light_count} light queues exist")
 
-    def light_places(self, head: RecordHead) -> list[LightPlace]:
-        """Return the light queues of a record that have its unit, here as at the broker that stored it.
+    def places(self, head: RecordHead) -> list[QueuePlace]:
+        """Return the queues that have a record's unit, its own first, here as at the broker that stored it.
 
         Light queues that exist go on without the option, so that none of their numbers is used twice.
         """
-        places = light_places(head)
-        return [each for each in places if self.has_light or self.get(each.name, LIGHT_QUEUE_ID) is not None]
+        if not is_queued(head.sys_flag):
+            return []
+        places = [QueuePlace(head.topic, head.queue_id, head.queue_offset)]
+        if MARK in head.properties:
+            places += (each for each in light_places(head) if self.has_light or each[:2] in self._queues)
+        return places
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """Return the queues of a topic."""

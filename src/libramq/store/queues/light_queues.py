@@ -36,11 +36,12 @@ _NUMBERS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 _DIGITS_MAX: Final = 18
 
 
-class LightPlace(NamedTuple):
-    """A record's place in a light queue."""
+class QueuePlace(NamedTuple):
+    """A record's place in a queue."""
 
-    name: str
-    queue_offset: int
+    topic: str
+    queue_id: int
+    number: int
 
 
 def names_of(dispatch: str) -> list[str]:
@@ -93,7 +94,7 @@ def without_numbers(properties: bytes) -> bytes:
     return b"".join([each + b"\x02" for each in pairs])
 
 
-def light_places(head: RecordHead) -> list[LightPlace]:
+def light_places(head: RecordHead) -> list[QueuePlace]:
     """Return a stored record's places in light queues, each queue once; none for impossible numbers."""
     if MARK not in head.properties or not _may_have(head.topic):
         return []
@@ -104,7 +105,11 @@ def light_places(head: RecordHead) -> list[LightPlace]:
     if len(listed) != len(counts) or not all(each.isdigit() and len(each) <= _DIGITS_MAX for each in counts):
         return []
     places = dict(zip(listed, map(int, counts), strict=True))
-    return [LightPlace(name, number) for name, number in places.items() if name.startswith(LIGHT_PREFIX)]
+    return [
+        QueuePlace(name, LIGHT_QUEUE_ID, number)
+        for name, number in places.items()
+        if name.startswith(LIGHT_PREFIX)
+    ]
 
 
 def _may_have(topic: str) -> bool:

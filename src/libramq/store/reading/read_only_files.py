@@ -7,6 +7,7 @@ Its broker may remove the oldest files meanwhile. Whoever comes to one then hear
 then on the run begins behind it.
 """
 
+from bisect import bisect_left
 from pathlib import Path
 from typing import Final
 
@@ -130,12 +131,9 @@ def end_of_units(files: ReadOnlyFiles, unit_bytes: int = UNIT_BYTES) -> int:
     """Return the place behind the last unit of a queue's files. Zeroes follow."""
     if not files.starts:
         return 0
-    low, high = files.starts[-1] // unit_bytes, files.end // unit_bytes
-    while low < high:
-        middle = (low + high) // 2
-        physical, size, _ = UNIT.unpack(files.read(middle * unit_bytes, UNIT_BYTES))
-        if physical >= 0 and size > 0:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+
+    def is_empty(place: int) -> bool:
+        physical, size, _ = UNIT.unpack(files.read(place * unit_bytes, UNIT_BYTES))
+        return bool(physical < 0 or size <= 0)
+
+    return bisect_left(range(files.end // unit_bytes), True, files.starts[-1] // unit_bytes, key=is_empty)

@@ -18,13 +18,11 @@ from collections.abc import Iterator
 from libramq.logs import get_logger
 from libramq.message.inner_batch import message_count
 from libramq.message.record import RecordHead
-from libramq.message.sys_flag import is_queued
 from libramq.store.deletions import Deletions
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.log_scan import LogScan
-from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, unit_tag_code
+from libramq.store.queues.consume_queue import BLANK_SIZE, ConsumeQueue, unit_of
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable, QueueKey
-from libramq.store.queues.light_queues import LIGHT_QUEUE_ID
 
 log = get_logger(__name__)
 
@@ -62,14 +60,14 @@ class LostUnits:
         """Return whether the log has a record that may be one of the lost."""
         return self._run.count > 0
 
-    def offer(self, head: RecordHead, number: int, unit: bytes) -> None:
+    def offer(self, head: RecordHead, number: int) -> None:
         """Take a record of the queue if it may be one of the lost."""
         if self.after <= head.physical_offset < self.before:
             count = message_count(head)
             if not self._run.add(number, count):
                 self._units.clear()
             if self._run.next_number <= self.number:  # Others are too many for the lost places.
-                self._units += self.queue.with_tail(unit, number, count, head.store_timestamp_ms)
+                self._units += self.queue.with_tail(unit_of(head), number, count, head.store_timestamp_ms)
 
     def restore(self) -> int:
         """Write what was found, and blank units in place of the rest; return how many were found."""
@@ -103,9 +101,8 @@ def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: De
         return
     every = [each for found in lost.values() for each in found]
     for head, key, number in _records(log_, queues, every):
-        unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
         for each in lost.get(key, ()):
-            each.offer(head, number, unit)
+            each.offer(head, number)
     for found in lost.values():
         queue = found[0].queue
         restored = sum([each.restore() for each in found])
@@ -137,9 +134,7 @@ def restore_lost_ends(
             continue
         begins = was_empty[queue] and (not number or not queue.last_physical_end)
         if begins or number == queue.max_offset:
-            unit = UNIT.pack(at, head.size, unit_tag_code(head))
-            count, stored_ms = message_count(head), head.store_timestamp_ms
-            restored |= queue.rebuild(number, unit, at, at + head.size, count=count, stored_ms=stored_ms)
+            restored |= queue.rebuild(head, number, unit_of(head))
             queues.pending[queue] = None
     return restored
 
@@ -158,7 +153,6 @@ def _records_between(
     for head in LogScan(log_.segments, begin, protected=min(end, log_.segments.end), refuses_nuls=False):
         if head.offset >= end if not isinstance(head, RecordHead) else head.physical_offset >= end:
             return
-        if isinstance(head, RecordHead) and is_queued(head.sys_flag):
-            yield head, (head.topic, head.queue_id), head.queue_offset
-            for place in queues.light_places(head):
-                yield head, (place.name, LIGHT_QUEUE_ID), place.queue_offset
+        if isinstance(head, RecordHead):
+            for topic, queue_id, number in queues.places(head):
+                yield head, (topic, queue_id), number

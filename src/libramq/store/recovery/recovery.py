@@ -19,14 +19,12 @@ of each choice:
 Upstream: store/DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from libramq.clock import WallMs
-from libramq.errors import InvalidName, StoreDamaged
+from libramq.errors import StoreDamaged
 from libramq.logs import get_logger
-from libramq.message.inner_batch import message_count
 from libramq.message.record import RecordHead
 from libramq.message.sys_flag import is_queued
 from libramq.store.checkpoint import RecoveryPoint
@@ -35,15 +33,8 @@ from libramq.store.deletions import Deletions
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.log_scan import Damage, LogScan, newest_written
 from libramq.store.log.segments import Segments
-from libramq.store.queues.consume_queue import (
-    BLANK_SIZE,
-    PENDING_BYTES_MAX,
-    UNIT,
-    ConsumeQueue,
-    unit_tag_code,
-)
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, unit_of
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
-from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, MARK
 
 log = get_logger(__name__)
 
@@ -182,10 +173,7 @@ def recover(
         if isinstance(found, RecordHead):
             tally.record_count += 1
             tally.timestamp_ms = WallMs(found.store_timestamp_ms)
-            if found.physical_offset >= deletions.end_of(found.topic):
-                tally.unreachable_count += not _dispatch(queues, found)
-            if MARK in found.properties:
-                _dispatch_light(queues, found, deletions)
+            tally.unreachable_count += not _dispatch(queues, found, deletions)
             continue
         if not found.is_proven:
             if damaged is None:
@@ -211,44 +199,14 @@ def recover(
     )  # fmt: skip
 
 
-def _dispatch(queues: ConsumeQueueTable, head: RecordHead) -> bool:
-    """Give a record's queue its unit; False if that queue or number is impossible."""
-    if not is_queued(head.sys_flag):
-        return True
-    return _rebuild(queues, head, UNIT.pack(head.physical_offset, head.size, unit_tag_code(head)))
-
-
-def _dispatch_light(queues: ConsumeQueueTable, head: RecordHead, deletions: Deletions) -> None:
-    """Give the light queues of a record their units."""
-    if is_queued(head.sys_flag):
-        for place in queues.light_places(head):
-            if head.physical_offset >= deletions.end_of(place.name):
-                unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
-                with contextlib.suppress(InvalidName):
-                    queue = queues.get_or_create(place.name, LIGHT_QUEUE_ID)
-                    _rebuild_in(queues, queue, head, place.queue_offset, unit)
-
-
-def _rebuild(queues: ConsumeQueueTable, head: RecordHead, unit: bytes) -> bool:
-    try:
-        queue = queues.queue_of(head)
-    except InvalidName:
-        return False
-    return _rebuild_in(queues, queue, head, head.queue_offset, unit)
-
-
-def _rebuild_in(
-    queues: ConsumeQueueTable, queue: ConsumeQueue, head: RecordHead, number: int, unit: bytes
-) -> bool:
-    end = head.physical_offset + head.size
-    count = message_count(head)
-    stored_ms = head.store_timestamp_ms
-    if not queue.rebuild(number, unit, head.physical_offset, end, count=count, stored_ms=stored_ms):
-        return False
-    queues.pending[queue] = None
-    if queue.pending_bytes >= PENDING_BYTES_MAX:
-        queues.write_out_queue(queue)
-    return True
+def _dispatch(queues: ConsumeQueueTable, head: RecordHead, deletions: Deletions) -> bool:
+    """Give a record's queues their units; False if its own queue or number is impossible."""
+    is_possible = True
+    for place in queues.places(head):
+        if head.physical_offset >= deletions.end_of(place.topic):
+            is_added = queues.add_unit(head, place, unit_of(head)) is not None
+            is_possible &= is_added or place.topic != head.topic
+    return is_possible
 
 
 def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> None:
@@ -263,11 +221,12 @@ def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> No
     if not damage.is_blank:
         log_.unreadable.note(damage.offset)
     head = damage.head
-    if head is None or not is_queued(head.sys_flag):
+    if head is None:
         return
-    queue = queues.get(head.topic, head.queue_id)
-    if queue is not None and head.queue_offset >= queue.max_offset:
-        _rebuild(queues, head, UNIT.pack(damage.offset, BLANK_SIZE, 0))
+    for place in queues.places(head)[:1]:
+        queue = queues.get(place.topic, place.queue_id)
+        if queue is not None and place.number >= queue.max_offset:
+            queues.add_unit(head, place, UNIT.pack(damage.offset, BLANK_SIZE, 0))
 
 
 REMEDY = "Bring back the files from a copy, or start with --damaged=skip or --damaged=cut"
