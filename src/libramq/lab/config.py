@@ -1,11 +1,10 @@
 """The configuration of the laboratory: keys of a TOML file, or options of the same names."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,6 +12,7 @@ from libramq.errors import ConfigError
 from libramq.lab.entrant import STRATEGIES, Entrant, entrant
 from libramq.lab.histories import KINDS, Size, shares
 from libramq.lab.recorded import KIND as RECORDED
+from libramq.spark.options import hint_at
 from libramq.spark.pipeline.config import read_config
 
 #: Ours, each: ten times the largest ever run, so that it fits in one task's memory.
@@ -48,12 +48,11 @@ class LabConfig(msgspec.Struct, frozen=True, kw_only=True):
     output: str = "lab"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyntheticGroup:
+class SyntheticGroup(NamedTuple):
     """The parameters of a synthetic group, from which any task can generate it."""
 
-    name: str
     kind: str
+    name: str
     size: Size
     seed: int
 
@@ -71,8 +70,8 @@ class Experiment:
 
 def read_experiment(path: Path | None = None, *, small: bool = False, **overrides: Any) -> Experiment:
     """Read an experiment; overrides other than None take precedence. ConfigError has key and remedy."""
-    sizes = {**SMALL} if small else {}
-    return experiment(read_config(LabConfig, path, **{**sizes, **_without_none(overrides)}))
+    named = {key: value for key, value in overrides.items() if value is not None}
+    return experiment(read_config(LabConfig, path, **{**(SMALL if small else {}), **named}))
 
 
 def experiment(config: LabConfig) -> Experiment:
@@ -97,9 +96,7 @@ def _kinds(config: LabConfig) -> Sequence[str]:
         return allowed if config.events is not None else tuple(KINDS)
     for kind in config.histories:
         if kind not in allowed:
-            near = difflib.get_close_matches(kind, allowed, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(allowed)}"
-            raise ConfigError(f"histories: no {kind}; {hint}")
+            raise ConfigError(f"histories: no {kind}; {hint_at(kind, allowed)}")
     if RECORDED in config.histories and config.events is None:
         raise ConfigError(
             "histories: recorded ones need events: the name servers of LibraMQ brokers, or the directory of "
@@ -150,7 +147,3 @@ def _once(key: str, names: Sequence[str]) -> Sequence[str]:
         if name in names[:place]:
             raise ConfigError(f"{key}: {name} is named twice")
     return names
-
-
-def _without_none(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in overrides.items() if value is not None}

@@ -12,9 +12,10 @@ A member restarted on its machine has the same address and another number, like 
 process id in them (ClientConfig.buildMQClientId).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from math import cos, pi
 from random import Random
 from types import MappingProxyType
@@ -49,6 +50,10 @@ class Step:
     gone: Mapping[str, Departure] = field(default_factory=dict)
     joined: Mapping[str, Topics] = field(default_factory=dict)
     resubscribed: Mapping[str, Topics] = field(default_factory=dict)
+
+
+#: The first members, and what follows.
+Changes = tuple[Mapping[str, Topics], Sequence[Step]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,22 +109,20 @@ class Crew:
 
     def hire(self, count: int) -> list[str]:
         """Return new members on new machines, in each zone in turn."""
-        return [self._id(f"10.{(self._count) % ZONES}.{self._octet()}.{self._octet()}") for _ in range(count)]
+        octet = partial(self.random.randrange, 256)
+        return [self._id(f"10.{self._count % ZONES}.{octet()}.{octet()}") for _ in range(count)]
+
+    def of_all(self, members: Iterable[str]) -> dict[str, Topics]:
+        """Return members that subscribe to all topics."""
+        return dict.fromkeys(members, self.all_topics)
 
     def restart(self, client_id: str) -> str:
         """Start the same machine's next process."""
         return self._id(address_of(client_id))
 
-    def some(self, members: Sequence[str], count: int) -> list[str]:
-        """Draw this many of the members at random."""
-        return self.random.sample(list(members), min(count, len(members)))
-
     def _id(self, address: str) -> str:
         self._count += 1
         return f"{address}@{self._count}"
-
-    def _octet(self) -> int:
-        return self.random.randrange(256)
 
 
 def address_of(client_id: str) -> str:
@@ -151,7 +154,7 @@ POD_START_MS: Final = 20_000
 DEPLOY_PAUSE_MS: Final = 10_000
 
 
-def rolling_deploy(group: str, crew: Crew) -> History:
+def rolling_deploy(crew: Crew) -> Changes:
     """A new version replaces all members, a part of them at a time.
 
         wave: its members stop ─► as many new ones join ─► the next wave
@@ -165,20 +168,10 @@ def rolling_deploy(group: str, crew: Crew) -> History:
         old = members[done : done + count]
         done += count
         at_ms += DEPLOY_PAUSE_MS
-        steps.append(
-            Step(at_ms=at_ms, what=f"{count} stop", gone=dict.fromkeys(old, Departure.LEFT)),
-        )
+        steps.append(Step(at_ms=at_ms, what=f"{count} stop", gone=dict.fromkeys(old, Departure.LEFT)))
         at_ms += POD_START_MS
-        steps.append(
-            Step(at_ms=at_ms, what=f"{count} join", joined=dict.fromkeys(crew.hire(count), crew.all_topics))
-        )
-    return History(
-        group=group,
-        kind="rolling_deploy",
-        queues=crew.queues(),
-        members=dict.fromkeys(members, crew.all_topics),
-        steps=steps,
-    )
+        steps.append(Step(at_ms=at_ms, what=f"{count} join", joined=crew.of_all(crew.hire(count))))
+    return crew.of_all(members), steps
 
 
 #: Ours: every two hours of a day.
@@ -190,14 +183,14 @@ NIGHT_SHARE: Final = 1 / 3
 LOAD_NOISE: Final = 0.06
 
 
-def autoscaling(group: str, crew: Crew) -> History:
+def autoscaling(crew: Crew) -> Changes:
     """The group's size follows its load for a day: down to a third by night, up again by noon.
 
     Whoever goes stops cleanly; the youngest go first, as a ReplicaSet of Kubernetes chooses.
     """
     most = crew.size.members
     members = crew.hire(most)
-    first = dict.fromkeys(members, crew.all_topics)
+    first = crew.of_all(members)
     steps: list[Step] = []
     for number in range(1, DAY_STEPS + 1):
         height = NIGHT_SHARE + (1 - NIGHT_SHARE) * (1 + cos(2 * pi * number / DAY_STEPS)) / 2
@@ -207,13 +200,12 @@ def autoscaling(group: str, crew: Crew) -> History:
         if wanted > len(members):
             new = crew.hire(wanted - len(members))
             members += new
-            joined = dict.fromkeys(new, crew.all_topics)
-            steps.append(Step(at_ms=at_ms, what=f"{len(new)} join", joined=joined))
+            steps.append(Step(at_ms=at_ms, what=f"{len(new)} join", joined=crew.of_all(new)))
         elif wanted < len(members):
             gone = dict.fromkeys(members[wanted:], Departure.LEFT)
             del members[wanted:]
             steps.append(Step(at_ms=at_ms, what=f"{len(gone)} stop", gone=gone))
-    return History(group=group, kind="autoscaling", queues=crew.queues(), members=first, steps=steps)
+    return first, steps
 
 
 #: Ours: one member in this many flaps.
@@ -226,10 +218,10 @@ RESTART_MS: Final = 15_000
 FLAP_MS: Final = 60_000
 
 
-def flapping(group: str, crew: Crew) -> History:
+def flapping(crew: Crew) -> Changes:
     """In each round some of the same few members are killed and restarted, as with too little memory."""
     members = crew.hire(crew.size.members)
-    weak = crew.some(members, max(1, len(members) // WEAK_EVERY))
+    weak = crew.random.sample(members, max(1, len(members) // WEAK_EVERY))
     steps: list[Step] = []
     for number in range(1, FLAPS + 1):
         places = [place for place in range(len(weak)) if crew.random.random() < FLAP_CHANCE] or [0]
@@ -237,16 +229,10 @@ def flapping(group: str, crew: Crew) -> History:
         gone = {weak[place]: Departure.CRASHED for place in places}
         for place in places:
             weak[place] = crew.restart(weak[place])
-        back = {weak[place]: crew.all_topics for place in places}
+        back = crew.of_all(weak[place] for place in places)
         steps.append(Step(at_ms=at_ms, what=f"{len(gone)} are killed", gone=gone))
         steps.append(Step(at_ms=at_ms + RESTART_MS, what=f"{len(back)} come back", joined=back))
-    return History(
-        group=group,
-        kind="flapping",
-        queues=crew.queues(),
-        members=dict.fromkeys(members, crew.all_topics),
-        steps=steps,
-    )
+    return crew.of_all(members), steps
 
 
 #: Ours: two zones one after the other; a third would show nothing new.
@@ -256,13 +242,13 @@ ZONE_DOWN_MS: Final = 600_000
 RETURN_WAVE_MS: Final = 30_000
 
 
-def zone_loss(group: str, crew: Crew) -> History:
+def zone_loss(crew: Crew) -> Changes:
     """All members of a zone crash at once, and return in waves on their machines; then another zone's.
 
     Brokers stay: this is about who consumes, not about what is stored. A group within one zone loses none.
     """
     members = crew.hire(crew.size.members)
-    first = dict.fromkeys(members, crew.all_topics)
+    first = crew.of_all(members)
     steps: list[Step] = []
     at_ms = 0
     for zone in crew.random.sample(range(ZONES), ZONES_LOST):
@@ -278,11 +264,10 @@ def zone_loss(group: str, crew: Crew) -> History:
         for count in shares(len(lost), RETURN_WAVES):
             back = [crew.restart(member) for member in lost[done : done + count]]
             done += count
-            joined = dict.fromkeys(back, crew.all_topics)
-            steps.append(Step(at_ms=at_ms, what=f"{count} come back", joined=joined))
+            steps.append(Step(at_ms=at_ms, what=f"{count} come back", joined=crew.of_all(back)))
             members += back
             at_ms += RETURN_WAVE_MS
-    return History(group=group, kind="zone_loss", queues=crew.queues(), members=first, steps=steps)
+    return first, steps
 
 
 TIERS: Final = 3
@@ -292,7 +277,7 @@ SUBSCRIPTION_WAVE_MS: Final = 30_000
 EXTRA_EVERY: Final = 10
 
 
-def subscriptions(group: str, crew: Crew) -> History:
+def subscriptions(crew: Crew) -> Changes:
     """A third of the members reads all topics, a third one half, a third the last.
 
         a new version of the middle third, in waves: also subscribes to the topic after its half
@@ -326,10 +311,10 @@ def subscriptions(group: str, crew: Crew) -> History:
     at_ms += SUBSCRIPTION_WAVE_MS
     gone = dict.fromkeys(extra, Departure.LEFT)
     steps.append(Step(at_ms=at_ms, what=f"{len(extra)} stop", gone=gone))
-    return History(group=group, kind="subscriptions", queues=crew.queues(), members=members, steps=steps)
+    return members, steps
 
 
-KINDS: Final[Mapping[str, Callable[[str, Crew], History]]] = MappingProxyType(
+KINDS: Final[Mapping[str, Callable[[Crew], Changes]]] = MappingProxyType(
     {
         "rolling_deploy": rolling_deploy,
         "autoscaling": autoscaling,
@@ -342,4 +327,6 @@ KINDS: Final[Mapping[str, Callable[[str, Crew], History]]] = MappingProxyType(
 
 def synthetic(kind: str, group: str, size: Size, seed: int) -> History:
     """The history of a group: the same for the same arguments, on any machine."""
-    return KINDS[kind](group, Crew(size, Random(f"{seed} {group} {kind}")))
+    crew = Crew(size, Random(f"{seed} {group} {kind}"))
+    members, steps = KINDS[kind](crew)
+    return History(group=group, kind=kind, queues=crew.queues(), members=members, steps=steps)

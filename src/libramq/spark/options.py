@@ -7,7 +7,7 @@ and shown as documented. Each getter's error names the option and the allowed va
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +76,12 @@ def milliseconds(name: str, time_ms: int) -> int:
             f"{name}={time_ms} is before 1974: times are milliseconds; {time_ms * 1000} if these are seconds"
         )
     return time_ms
+
+
+def hint_at(name: str, names: Collection[str]) -> str:
+    """Return the existing name that a wrong one was probably meant to be, or all names."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
 
 
 class Options:

@@ -17,9 +17,12 @@ from libramq.errors import needs_extra
 
 with needs_extra("libramq.integrations.faststream", "faststream"):
     from libramq.integrations.faststream.broker import RocketMQBroker
-    from libramq.integrations.faststream.message import RocketMQMessage
+    from libramq.integrations.faststream.message import (
+        RocketMQMessage,
+        RocketMQPublishCommand,
+        RocketMQResponse,
+    )
     from libramq.integrations.faststream.registrator import RocketMQPublisher, RocketMQRoute, RocketMQRouter
-    from libramq.integrations.faststream.response import RocketMQPublishCommand, RocketMQResponse
     from libramq.integrations.faststream.testing import TestRocketMQBroker
 
 __all__ = (

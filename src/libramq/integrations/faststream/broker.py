@@ -1,9 +1,10 @@
-"""The FastStream broker of an application: its connection, its settings, and publishing."""
+"""The FastStream broker of an application: its connection, its settings, its log, and publishing."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import anyio
 from fast_depends import dependency_provider
@@ -11,6 +12,8 @@ from faststream._internal.broker import BrokerUsecase
 from faststream._internal.constants import EMPTY
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
+from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
+from faststream._internal.logger.logging import get_broker_logger
 from faststream.message import gen_cor_id
 from faststream.middlewares import AckPolicy
 from faststream.response.publish_type import PublishType
@@ -18,17 +21,55 @@ from faststream.specification.schema import BrokerSpec
 
 from libramq.client.producing.producer import Producer
 from libramq.errors import InvalidMessage
-from libramq.integrations.faststream.config import LOG_LEVEL, RocketMQBrokerConfig, make_log
-from libramq.integrations.faststream.message import Received, RocketMQMessage
-from libramq.integrations.faststream.producer import Connection, RocketMQProducer
+from libramq.integrations.faststream.message import (
+    PublishOptions,
+    Received,
+    RequestOptions,
+    RocketMQMessage,
+    RocketMQPublishCommand,
+)
+from libramq.integrations.faststream.producer import Connection, RocketMQBrokerConfig, RocketMQProducer
 from libramq.integrations.faststream.registrator import RocketMQRegistrator
-from libramq.integrations.faststream.response import PublishOptions, RequestOptions, RocketMQPublishCommand
 from libramq.integrations.faststream.subscriber import RocketMQSubscriber
 from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls
 
+if TYPE_CHECKING:
+    from faststream._internal.basic_types import LoggerProto
+
 #: The group of a broker's producer, and what the groups of its subscribers begin with.
 GROUP: Final = "faststream"
+
+
+class RocketMQLogStorage(DefaultLoggerStorage):
+    """The log of a broker: its lines begin with topic and group."""
+
+    __slots__ = ("_widths",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._widths = {"topic": 4, "group": 4}
+
+    def register_subscriber(self, params: dict[str, Any]) -> None:
+        """Make room for a subscriber's names."""
+        for name, width in self._widths.items():
+            self._widths[name] = max(width, len(params.get(name, "")))
+
+    def get_logger(self, *, context: ContextRepo) -> "LoggerProto":
+        """Return the logger."""
+        logger = self._get_logger_ref()
+        if logger is None:
+            columns = " | ".join(f"%({name})-{width}s" for name, width in self._widths.items())
+            logger = get_broker_logger(
+                name="rocketmq",
+                default_context=dict.fromkeys(self._widths, ""),
+                message_id_ln=10,
+                fmt=f"%(asctime)s %(levelname)-8s - {columns} | %(message_id)-10s - %(message)s",
+                context=context,
+                log_level=self.logger_log_level,
+            )
+            self._logger_ref.add(logger)
+        return logger
 
 
 class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, RocketMQBrokerConfig]):
@@ -53,7 +94,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         decoder: Any = None,
         codec: Any = None,
         logger: Any = EMPTY,
-        log_level: int = LOG_LEVEL,
+        log_level: int = logging.INFO,
         apply_types: bool = True,
         serializer: Any = EMPTY,
         provider: Any = None,
@@ -71,7 +112,9 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
             broker_parser=parser,
             broker_decoder=decoder,
             broker_codec=codec,
-            logger=make_log(logger=logger, log_level=log_level),
+            logger=make_logger_state(
+                logger=logger, log_level=log_level, default_storage_cls=RocketMQLogStorage
+            ),
             fd_config=FastDependsConfig(
                 use_fastdepends=apply_types,
                 serializer=serializer,

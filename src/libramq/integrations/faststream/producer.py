@@ -2,8 +2,10 @@
 the broker connects.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
+from faststream._internal.configs import BrokerConfig
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import DefaultCodec
 from faststream._internal.producer import ProducerProto
@@ -21,10 +23,10 @@ from libramq.integrations.faststream.message import (
     NO_BODY,
     REPLY_TO,
     Received,
+    RocketMQPublishCommand,
     decode,
     parse_message,
 )
-from libramq.integrations.faststream.response import RocketMQPublishCommand
 from libramq.message.message import Message
 
 
@@ -70,6 +72,13 @@ class Connection:
             return bool((await self._admin.cluster_info()).broker_addr_table)
         except LibraError:
             return False
+
+
+@dataclass(kw_only=True)
+class RocketMQBrokerConfig(BrokerConfig):
+    """The configuration of a broker."""
+
+    connection: Connection = field(default_factory=Connection)
 
 
 class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):

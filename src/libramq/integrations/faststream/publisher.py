@@ -1,8 +1,10 @@
 """The FastStream publishers: `@broker.publisher(topic)`, and the one that replies to a request."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Unpack
 
+from faststream._internal.configs import PublisherSpecificationConfig, PublisherUsecaseConfig
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.producer import ProducerProto
@@ -11,14 +13,21 @@ from faststream.response.publish_type import PublishType
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, PublisherSpec
 
-from libramq.integrations.faststream.config import (
-    RocketMQBrokerConfig,
-    RocketMQPublisherConfig,
-    RocketMQPublisherSpecificationConfig,
+from libramq.integrations.faststream.message import (
+    PublishOptions,
+    RequestOptions,
+    RocketMQMessage,
+    RocketMQPublishCommand,
 )
-from libramq.integrations.faststream.message import RocketMQMessage
-from libramq.integrations.faststream.response import PublishOptions, RequestOptions, RocketMQPublishCommand
+from libramq.integrations.faststream.producer import RocketMQBrokerConfig
 from libramq.message import properties as names
+
+
+@dataclass(kw_only=True)
+class RocketMQPublisherSpecificationConfig(PublisherSpecificationConfig):
+    """The configuration of a publisher's documentation."""
+
+    topic: str
 
 
 class RocketMQPublisherSpecification(
@@ -55,16 +64,20 @@ class RocketMQTopicPublisher(PublisherUsecase):
 
     def __init__(
         self,
-        config: RocketMQPublisherConfig,
+        config: PublisherUsecaseConfig,
         specification: PublisherSpecification[Any, Any],
+        *,
+        tags: str | None,
+        headers: dict[str, Any],
+        reply_to: str,
     ) -> None:
         super().__init__(config, specification)
-        self._config = config
+        self._tags, self._headers, self._reply_to = tags, headers, reply_to
 
     @property
     def topic(self) -> str:
         """Return the topic, with the routers' prefixes."""
-        return f"{self._outer_config.prefix}{self._config.topic}"
+        return self.specification.topic  # type: ignore[attr-defined,no-any-return]
 
     async def publish(
         self,
@@ -74,7 +87,7 @@ class RocketMQTopicPublisher(PublisherUsecase):
     ) -> Any:
         """Publish a message; the arguments replace the publisher's own."""
         self._complete(options)
-        options["reply_to"] = options.get("reply_to") or self._config.reply_to
+        options["reply_to"] = options.get("reply_to") or self._reply_to
         command = RocketMQPublishCommand(
             message, topic=topic or self.topic, _publish_type=PublishType.PUBLISH, **options
         )
@@ -98,17 +111,17 @@ class RocketMQTopicPublisher(PublisherUsecase):
 
     def _complete(self, options: RequestOptions) -> None:
         """Add what the publisher has, and a new correlation id, to what a call does not name."""
-        options["headers"] = self._config.headers | (options.get("headers") or {})
+        options["headers"] = self._headers | (options.get("headers") or {})
         options["correlation_id"] = options.get("correlation_id") or self._outer_config.id_generator()
-        options["tags"] = options.get("tags") or self._config.tags
+        options["tags"] = options.get("tags") or self._tags
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> None:
         """Publish a handler's result."""
         command = RocketMQPublishCommand.from_cmd(cmd)
         command.destination = self.topic
-        command.reply_to = command.reply_to or self._config.reply_to
-        command.tags = command.tags or self._config.tags
-        command.add_headers(self._config.headers, override=False)
+        command.reply_to = command.reply_to or self._reply_to
+        command.tags = command.tags or self._tags
+        command.add_headers(self._headers, override=False)
         await self._basic_publish(
             command, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares
         )

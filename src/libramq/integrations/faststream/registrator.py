@@ -7,6 +7,7 @@ from typing import Any
 
 from faststream._internal.broker.registrator import Registrator
 from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
+from faststream._internal.configs import PublisherUsecaseConfig
 from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream.exceptions import SetupError
@@ -15,19 +16,19 @@ from faststream.middlewares import AckPolicy
 from libramq.client.options import PushConsumerOptions, check_names
 from libramq.errors import ConfigError
 from libramq.filter.subscription import Sql
-from libramq.integrations.faststream.config import (
-    RocketMQBrokerConfig,
-    RocketMQPublisherConfig,
-    RocketMQPublisherSpecificationConfig,
-    RocketMQSubscriberConfig,
-    RocketMQSubscriberSpecificationConfig,
-)
 from libramq.integrations.faststream.message import Received
+from libramq.integrations.faststream.producer import RocketMQBrokerConfig
 from libramq.integrations.faststream.publisher import (
     RocketMQPublisherSpecification,
+    RocketMQPublisherSpecificationConfig,
     RocketMQTopicPublisher,
 )
-from libramq.integrations.faststream.subscriber import RocketMQSubscriber, RocketMQSubscriberSpecification
+from libramq.integrations.faststream.subscriber import (
+    RocketMQSubscriber,
+    RocketMQSubscriberConfig,
+    RocketMQSubscriberSpecification,
+    RocketMQSubscriberSpecificationConfig,
+)
 
 #: The options of PushConsumer that the broker sets, or that FastStream's own take the place of.
 _SET_BY_BROKER = frozenset({"group", "namesrv", "threads", "batch_size", "credentials", "tls"})
@@ -122,13 +123,7 @@ class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
         include_in_schema: bool = True,
     ) -> RocketMQTopicPublisher:
         """Return a publisher to a topic; as a decorator of a handler it publishes its results."""
-        config = RocketMQPublisherConfig(
-            _outer_config=self.config,  # type: ignore[arg-type]
-            topic=topic,
-            tags=tags,
-            headers=headers or {},
-            reply_to=reply_to,
-        )
+        config = PublisherUsecaseConfig(_outer_config=self.config)  # type: ignore[arg-type]
         specification = RocketMQPublisherSpecification(
             self.config,  # type: ignore[arg-type]
             RocketMQPublisherSpecificationConfig(
@@ -139,7 +134,9 @@ class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
                 include_in_schema=include_in_schema,
             ),
         )
-        publisher = RocketMQTopicPublisher(config, specification)
+        publisher = RocketMQTopicPublisher(
+            config, specification, tags=tags, headers=headers or {}, reply_to=reply_to
+        )
         super().publisher(publisher, persistent=persistent)
         return publisher
 

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from faststream._internal.configs import SubscriberSpecificationConfig, SubscriberUsecaseConfig
+from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.publisher import PublisherProto
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream._internal.endpoint.utils import process_msg
 from faststream.message import StreamMessage
+from faststream.middlewares import AckPolicy
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, SubscriberSpec
 
@@ -18,17 +22,44 @@ from libramq.client.consuming.handling.handler_result import HandlerResult
 from libramq.client.consuming.push_consumer import PushConsumer
 from libramq.errors import LocalProtocolError
 from libramq.filter.subscription import Selector, selector
-from libramq.integrations.faststream.config import (
-    RocketMQBrokerConfig,
-    RocketMQSubscriberConfig,
-    RocketMQSubscriberSpecificationConfig,
-)
-from libramq.integrations.faststream.message import Received
+from libramq.integrations.faststream.message import Received, decode, parse_message
+from libramq.integrations.faststream.producer import RocketMQBrokerConfig
 from libramq.integrations.faststream.publisher import ReplyPublisher
 from libramq.message.message import MessageExt
 
 #: Ours: how soon a topic that is not there yet is looked up again; the client's own period is 30 s.
 ROUTE_REFRESH_MS: Final = 1_000
+
+
+@dataclass(kw_only=True)
+class RocketMQSubscriberConfig(SubscriberUsecaseConfig):
+    """The configuration of a subscriber. options: those of PushConsumer."""
+
+    _outer_config: RocketMQBrokerConfig = field(default_factory=RocketMQBrokerConfig)
+    topic: str
+    group: str | None
+    expression: Any = "*"
+    max_workers: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.parser = parse_message
+        self.decoder = decode
+
+    @property
+    def ack_policy(self) -> AckPolicy:
+        """Return when messages are acknowledged; by default failed ones come again, as in RocketMQ."""
+        if self._ack_policy is not EMPTY:
+            return self._ack_policy
+        policy = self._outer_config.ack_policy
+        return AckPolicy.NACK_ON_ERROR if policy is EMPTY else policy
+
+
+@dataclass(kw_only=True)
+class RocketMQSubscriberSpecificationConfig(SubscriberSpecificationConfig):
+    """The configuration of a subscriber's documentation."""
+
+    topic: str
 
 
 class RocketMQSubscriberSpecification(

@@ -11,10 +11,9 @@ from faststream.exceptions import SubscriberNotFound
 from libramq.filter.sql import parse_sql
 from libramq.filter.subscription import Selector, Sql
 from libramq.integrations.faststream.broker import RocketMQBroker
-from libramq.integrations.faststream.message import Received
+from libramq.integrations.faststream.message import Received, RocketMQPublishCommand
 from libramq.integrations.faststream.producer import Connection, RocketMQProducer
 from libramq.integrations.faststream.publisher import RocketMQTopicPublisher
-from libramq.integrations.faststream.response import RocketMQPublishCommand
 from libramq.integrations.faststream.subscriber import RocketMQSubscriber
 from libramq.message.message import Message, MessageExt
 from libramq.message.properties import encode_properties

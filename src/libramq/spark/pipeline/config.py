@@ -3,7 +3,6 @@
 Every invalid key or value is reported in one sentence with the allowed ones.
 """
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 import msgspec
 
 from libramq.errors import ConfigError
-from libramq.spark.options import Options
+from libramq.spark.options import Options, hint_at
 
 T = TypeVar("T", bound=msgspec.Struct)
 #: How msgspec says that a text is none of a Literal's.
@@ -37,9 +36,7 @@ def parse_config(kind: type[T], keys: Mapping[str, Any], *, where: str) -> T:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for key in keys:
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(fields)}"
-            raise ConfigError(f"{where}: no key {key}; {hint}")
+            raise ConfigError(f"{where}: no key {key}; {hint_at(key, fields)}")
     missing = [name for name, field in fields.items() if field.required and name not in keys]
     if missing:
         raise ConfigError(f"{where} needs {' and '.join(missing)}: give a TOML file with them by --config")
