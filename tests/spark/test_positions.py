@@ -17,10 +17,10 @@ from libramq.spark.reading.positions import (
     StreamOffset,
     lags,
     next_end,
+    queue_of_key,
     ranges_between,
     share,
 )
-from libramq.spark.reading.queue_json import queue_of_key
 
 Q0, Q1, Q2 = (MessageQueue("Flights", "broker-a", number) for number in range(3))
 B0 = MessageQueue("Flights", "10.0.0.1:10911", 0)

@@ -66,7 +66,7 @@ def run(
 
 def _show(plan: "Plan") -> None:
     from libramq.cli import output
-    from libramq.spark.reading.queue_json import queue_key
+    from libramq.spark.reading.positions import queue_key
 
     if plan.reads:
         shown = plan.reads[:QUEUES_SHOWN_MAX]

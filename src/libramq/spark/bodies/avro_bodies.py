@@ -11,70 +11,37 @@ Unions of several types, and recursive types, cannot be columns.
 import io
 import json
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)  # fmt: skip
+from pyspark.sql import types as t
 
 from libramq.errors import ConfigError, needs_extra
-from libramq.spark.bodies.decoded import decoded, decoded_type
+from libramq.spark.bodies.decoded import BodyDecoder
 
-_PRIMITIVES: Final[Mapping[str, DataType]] = {
-    "null": NullType(), "boolean": BooleanType(), "int": IntegerType(), "long": LongType(),
-    "float": FloatType(), "double": DoubleType(), "bytes": BinaryType(), "string": StringType(),
+_PRIMITIVES: Final[Mapping[str, t.DataType]] = {
+    "null": t.NullType(), "boolean": t.BooleanType(), "int": t.IntegerType(), "long": t.LongType(),
+    "float": t.FloatType(), "double": t.DoubleType(), "bytes": t.BinaryType(), "string": t.StringType(),
 }  # fmt: skip
-_LOGICAL: Final[Mapping[str, DataType]] = {
-    "date": DateType(), "timestamp-millis": TimestampType(), "timestamp-micros": TimestampType(),
-    "uuid": StringType(),
+_LOGICAL: Final[Mapping[str, t.DataType]] = {
+    "date": t.DateType(), "timestamp-millis": t.TimestampType(), "timestamp-micros": t.TimestampType(),
+    "uuid": t.StringType(),
 }  # fmt: skip
 
 
-class AvroBodies:
-    """Decodes a binary array; a value, so that it can be sent to workers."""
+class AvroBodies(BodyDecoder):
+    """Decodes data of one schema."""
 
     def __init__(self, schema: str | Mapping[str, Any]) -> None:
         with needs_extra("Avro", "formats"):
             import fastavro
         try:
-            self._schema = json.loads(schema) if isinstance(schema, str) else dict(schema)
-            fastavro.parse_schema(self._schema)
+            whole = json.loads(schema) if isinstance(schema, str) else dict(schema)
+            self._parsed = fastavro.parse_schema(whole)
         except (ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
             raise ConfigError(f"from_message: no Avro schema: {error!r}") from None
-        self.value_type = _type(self._schema, {})
-        self.spark_type = decoded_type(self.value_type)
+        super().__init__(_type(whole, {}))
 
-    @cached_property
-    def _parsed(self) -> Any:
-        import fastavro
-
-        return fastavro.parse_schema(self._schema)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_parsed"}
-
-    def __call__(self, bodies: pa.Array) -> pa.Array:
-        return decoded(bodies, self._decode, to_arrow_type(self.value_type, timezone="UTC"))
-
-    def _decode(self, body: bytes) -> Any:
+    def decode(self, body: bytes) -> Any:
         import fastavro
 
         stream = io.BytesIO(body)
@@ -84,7 +51,7 @@ class AvroBodies:
         return value
 
 
-def _type(schema: Any, named: Mapping[str, DataType | None]) -> DataType:
+def _type(schema: Any, named: Mapping[str, t.DataType | None]) -> t.DataType:
     if isinstance(schema, list):
         kinds = [kind for kind in schema if kind != "null"]
         if len(kinds) != 1:
@@ -99,28 +66,28 @@ def _type(schema: Any, named: Mapping[str, DataType | None]) -> DataType:
     if logical in _LOGICAL:
         return _LOGICAL[logical]
     if logical == "decimal":
-        return DecimalType(schema["precision"], schema.get("scale", 0))
+        return t.DecimalType(schema["precision"], schema.get("scale", 0))
     match schema["type"]:
         case "record":
             return _record(schema, dict(named))
         case "array":
-            return ArrayType(_type(schema["items"], named))
+            return t.ArrayType(_type(schema["items"], named))
         case "map":
-            return MapType(StringType(), _type(schema["values"], named))
+            return t.MapType(t.StringType(), _type(schema["values"], named))
         case "enum":
-            return StringType()
+            return t.StringType()
         case "fixed":
-            return BinaryType()
+            return t.BinaryType()
         case kind:
             return _type(kind, named)
 
 
-def _record(schema: Mapping[str, Any], named: dict[str, DataType | None]) -> StructType:
+def _record(schema: Mapping[str, Any], named: dict[str, t.DataType | None]) -> t.StructType:
     named[schema["name"]] = None
     fields = []
     for field in schema["fields"]:
         kind = field["type"]
-        fields.append(StructField(field["name"], _type(kind, named)))
+        fields.append(t.StructField(field["name"], _type(kind, named)))
         if isinstance(kind, Mapping) and "name" in kind:
             named[kind["name"]] = fields[-1].dataType
-    return StructType(fields)
+    return t.StructType(fields)

@@ -22,8 +22,7 @@ from libramq.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from libramq.spark.bodies.avro_bodies import AvroBodies
-    from libramq.spark.bodies.protobuf_bodies import ProtobufBodies
+    from libramq.spark.bodies.decoded import BodyDecoder
 
 _CORRUPT: Final = "_libra_corrupt"
 
@@ -102,7 +101,7 @@ def _from_protobuf(body: "Column", schema: Any, message: str | None) -> "Column"
     return _read_by(ProtobufBodies(data, message), body)
 
 
-def _read_by(bodies: "AvroBodies | ProtobufBodies", body: "Column") -> "Column":
+def _read_by(bodies: "BodyDecoder", body: "Column") -> "Column":
     import pyarrow as pa
     from pyspark.sql.pandas.functions import arrow_udf
 

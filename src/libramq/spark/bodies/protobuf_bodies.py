@@ -17,34 +17,18 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)  # fmt: skip
+from pyspark.sql import types as t
 
 from libramq.errors import ConfigError, needs_extra
-from libramq.spark.bodies.decoded import decoded, decoded_type
+from libramq.spark.bodies.decoded import BodyDecoder
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 # FieldDescriptor.TYPE_… by number.
-_TYPES: Final[Mapping[int, DataType]] = {
-    1: DoubleType(), 2: FloatType(), 3: LongType(), 4: DecimalType(20, 0), 5: IntegerType(),
-    6: DecimalType(20, 0), 7: LongType(), 8: BooleanType(), 9: StringType(), 12: BinaryType(), 13: LongType(),
-    14: StringType(), 15: IntegerType(), 16: LongType(), 17: IntegerType(), 18: LongType(),
+_TYPES: Final[Mapping[int, t.DataType]] = {
+    1: t.DoubleType(), 2: t.FloatType(), 3: t.LongType(), 4: t.DecimalType(20, 0), 5: t.IntegerType(),
+    6: t.DecimalType(20, 0), 7: t.LongType(), 8: t.BooleanType(), 9: t.StringType(), 12: t.BinaryType(),
+    13: t.LongType(), 14: t.StringType(), 15: t.IntegerType(), 16: t.LongType(), 17: t.IntegerType(),
+    18: t.LongType(),
 }  # fmt: skip
 _UNSIGNED_64: Final = (4, 6)
 _ENUM: Final = 14
@@ -53,16 +37,15 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 Convert = Callable[[Any], Any]
 
 
-class ProtobufBodies:
-    """Decodes a binary array; a value, so that it can be sent to workers."""
+class ProtobufBodies(BodyDecoder):
+    """Decodes messages of one type."""
 
     def __init__(self, descriptors: bytes, message: str) -> None:
         with needs_extra("Protocol Buffers", "formats"):
             import google.protobuf  # noqa: F401
         self._descriptors = descriptors
         self._message = message
-        self.value_type = _type(self._class.DESCRIPTOR, ())
-        self.spark_type = decoded_type(self.value_type)
+        super().__init__(_type(self._class.DESCRIPTOR, ()))
 
     @cached_property
     def _class(self) -> Any:
@@ -85,37 +68,34 @@ class ProtobufBodies:
         return _message_converter(self._class.DESCRIPTOR)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: self.__dict__[name] for name in ("_descriptors", "_message", "value_type", "spark_type")
-        }
+        return {name: self.__dict__[name] for name in ("_descriptors", "_message", "value_type")}
 
-    def __call__(self, bodies: pa.Array) -> pa.Array:
-        return decoded(bodies, self._decode, to_arrow_type(self.value_type, timezone="UTC"))
-
-    def _decode(self, body: bytes) -> Any:
+    def decode(self, body: bytes) -> Any:
         return self._convert(self._class.FromString(body))
 
 
-def _type(descriptor: Any, outer: tuple[str, ...]) -> StructType:
+def _type(descriptor: Any, outer: tuple[str, ...]) -> t.StructType:
     if descriptor.full_name in outer:
         raise ConfigError(f"from_message: {descriptor.full_name} contains itself, which no column can")
     within = (*outer, descriptor.full_name)
-    return StructType([StructField(field.name, _field_type(field, within)) for field in descriptor.fields])
+    return t.StructType(
+        [t.StructField(field.name, _field_type(field, within)) for field in descriptor.fields]
+    )
 
 
-def _field_type(field: Any, outer: tuple[str, ...]) -> DataType:
+def _field_type(field: Any, outer: tuple[str, ...]) -> t.DataType:
     if _is_map(field):
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
-        return MapType(_value_type(key, outer), _value_type(value, outer))
+        return t.MapType(_value_type(key, outer), _value_type(value, outer))
     kind = _value_type(field, outer)
-    return ArrayType(kind) if field.is_repeated else kind
+    return t.ArrayType(kind) if field.is_repeated else kind
 
 
-def _value_type(field: Any, outer: tuple[str, ...]) -> DataType:
+def _value_type(field: Any, outer: tuple[str, ...]) -> t.DataType:
     if field.message_type is None:
         return _TYPES[field.type]
     if field.message_type.full_name == _TIMESTAMP:
-        return TimestampType()
+        return t.TimestampType()
     return _type(field.message_type, outer)
 
 
@@ -152,8 +132,4 @@ def _value_converter(field: Any) -> Convert:
     if field.type == _ENUM:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda number: names.get(number, str(number))
-    return Decimal if field.type in _UNSIGNED_64 else _itself
-
-
-def _itself(value: Any) -> Any:
-    return value
+    return Decimal if field.type in _UNSIGNED_64 else lambda value: value

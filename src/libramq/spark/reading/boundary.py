@@ -15,8 +15,7 @@ from typing import Final, Literal
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
 from libramq.spark.options import Options, milliseconds
-from libramq.spark.reading.positions import Bounds, Positions
-from libramq.spark.reading.queue_json import numbers_by_queue, queue_key
+from libramq.spark.reading.positions import Bounds, Positions, numbers_by_queue, queue_key
 
 EARLIEST: Final = -2  # As in Spark's Kafka source.
 LATEST: Final = -1

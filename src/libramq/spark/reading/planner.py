@@ -23,10 +23,10 @@ from libramq.spark.reading.positions import (
     Since,
     lags,
     next_end,
+    queue_key,
     ranges_between,
     share,
 )
-from libramq.spark.reading.queue_json import queue_key
 from libramq.spark.reading.source_options import SourceOptions
 
 log = logging.getLogger(__name__)

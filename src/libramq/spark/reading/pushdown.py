@@ -9,17 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
+from pyspark.sql import datasource as spark
 
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.boundary import OffsetsAt
@@ -27,51 +17,51 @@ from libramq.spark.reading.positions import Range
 
 _OF_QUEUES: Final = {"topic": "topic", "broker": "broker_name", "queueId": "queue_id"}
 _LATEST: Final = 1 << 62
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+
+#: From the first to before the end.
+Span = tuple[int, int]
+EVERYTHING: Final[Span] = (0, _LATEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRange:
-    """The part of a table that filters leave. Offsets and store times (ms) are [first, end)."""
+    """The part of a table that filters leave."""
 
     queues: tuple[tuple[str, frozenset[Any]], ...] = ()
     topic_prefixes: tuple[str, ...] = ()
-    first_offset: int = 0
-    end_offset: int = _LATEST
-    first_ms: int = 0
-    end_ms: int = _LATEST
+    offsets: Span = EVERYTHING
+    stored_ms: Span = EVERYTHING
 
     @classmethod
-    def of(cls, filters: Iterable[Filter]) -> "ReadRange":
+    def of(cls, filters: Iterable[spark.Filter]) -> "ReadRange":
         """Combine all the filters; those we do not know are ignored."""
         wanted = cls()
         for condition in filters:
             wanted = wanted._and(condition)
         return wanted
 
-    def _and(self, condition: Filter) -> "ReadRange":
-        column, value = _column(condition), getattr(condition, "value", None)
+    def _and(self, condition: spark.Filter) -> "ReadRange":
+        path: tuple[str, ...] = getattr(condition, "attribute", ())
+        column, value = path[0] if len(path) == 1 else "", getattr(condition, "value", None)
         if column in _OF_QUEUES:
-            attribute = _OF_QUEUES[column]
-            if isinstance(condition, EqualTo | EqualNullSafe):
-                return replace(self, queues=(*self.queues, (attribute, frozenset({value}))))
-            if isinstance(condition, In):
-                return replace(self, queues=(*self.queues, (attribute, frozenset(condition.value))))
-            if isinstance(condition, StringStartsWith) and column == "topic":
-                return replace(self, topic_prefixes=(*self.topic_prefixes, condition.value))
-            return self
+            match condition:
+                case spark.EqualTo() | spark.EqualNullSafe():
+                    values = frozenset({value})
+                case spark.In():
+                    values = frozenset(condition.value)
+                case spark.StringStartsWith() if column == "topic":
+                    return replace(self, topic_prefixes=(*self.topic_prefixes, condition.value))
+                case _:
+                    return self
+            return replace(self, queues=(*self.queues, (_OF_QUEUES[column], values)))
         if column == "offset" and type(value) is int:
-            first, end = _span(condition, value)
-            return replace(
-                self, first_offset=max(self.first_offset, first), end_offset=min(self.end_offset, end)
-            )
+            return replace(self, offsets=_both(self.offsets, _span(condition, value, value)))
         if column == "timestamp" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
-            first, end = _span(condition, _micros(value))
-            # Store times are whole milliseconds.
-            return replace(
-                self,
-                first_ms=max(self.first_ms, -(-first // 1000)),
-                end_ms=min(self.end_ms, -(-end // 1000)),
-            )
+            below, rest = divmod(value - _EPOCH, _MILLISECOND)  # Store times are whole milliseconds.
+            above = below + 1 if rest else below
+            return replace(self, stored_ms=_both(self.stored_ms, _span(condition, above, below)))
         return self
 
     def is_of(self, queue: MessageQueue) -> bool:
@@ -83,44 +73,34 @@ class ReadRange:
     def cut(self, ranges: Sequence[Range], offsets_at: OffsetsAt) -> list[Range]:
         """Return the parts of ranges that must be read."""
         left = [
-            Range(part.queue, max(part.start, self.first_offset), min(part.end, self.end_offset))
-            for part in ranges
-            if self.is_of(part.queue)
+            Range(part.queue, *_both(part[1:], self.offsets)) for part in ranges if self.is_of(part.queue)
         ]
         queues = [part.queue for part in left if part.start < part.end]
-        firsts = offsets_at(dict.fromkeys(queues, self.first_ms)) if self.first_ms > 0 and queues else {}
-        ends = offsets_at(dict.fromkeys(queues, self.end_ms)) if self.end_ms < _LATEST and queues else {}
+        first_ms, end_ms = self.stored_ms
+        firsts = offsets_at(dict.fromkeys(queues, first_ms)) if first_ms > 0 and queues else {}
+        ends = offsets_at(dict.fromkeys(queues, end_ms)) if end_ms < _LATEST and queues else {}
         left = [
-            Range(
-                part.queue,
-                max(part.start, firsts.get(part.queue, 0)),
-                min(part.end, ends.get(part.queue, part.end)),
-            )
+            Range(part.queue, *_both(part[1:], (firsts.get(part.queue, 0), ends.get(part.queue, part.end))))
             for part in left
         ]
         return [part for part in left if part.start < part.end]
 
 
-def _span(condition: Filter, value: int) -> tuple[int, int]:
+def _both(one: Span, other: Span) -> Span:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _span(condition: spark.Filter, above: int, below: int) -> Span:
+    """Return what a condition leaves. above, below: the whole numbers around its value, or that itself."""
     match condition:
-        case EqualTo() | EqualNullSafe():
-            return value, value + 1
-        case GreaterThan():
-            return value + 1, _LATEST * 1000
-        case GreaterThanOrEqual():
-            return value, _LATEST * 1000
-        case LessThan():
-            return 0, value
-        case LessThanOrEqual():
-            return 0, value + 1
-    return 0, _LATEST * 1000
-
-
-def _column(condition: Filter) -> str:
-    path: tuple[str, ...] = getattr(condition, "attribute", ())
-    return path[0] if len(path) == 1 else ""
-
-
-def _micros(instant: datetime.datetime) -> int:
-    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    return (instant - epoch) // datetime.timedelta(microseconds=1)
+        case spark.EqualTo() | spark.EqualNullSafe():
+            return above, below + 1
+        case spark.GreaterThan():
+            return below + 1, _LATEST
+        case spark.GreaterThanOrEqual():
+            return above, _LATEST
+        case spark.LessThan():
+            return 0, above
+        case spark.LessThanOrEqual():
+            return 0, below + 1
+    return EVERYTHING

@@ -10,7 +10,7 @@ from libramq.errors import ConfigError, InvalidName, RouteNotFound
 from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.spark.options import Options
-from libramq.spark.reading.queue_json import queue_key, queues_by_broker
+from libramq.spark.reading.positions import queue_key, queues_by_broker
 
 WAYS: Final = ("subscribe", "subscribePattern", "assign")
 

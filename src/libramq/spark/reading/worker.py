@@ -29,8 +29,7 @@ from libramq.columns.records import Records, arrow_schema
 from libramq.columns.unwrapped import unwrapped
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
-from libramq.spark.reading.positions import Range
-from libramq.spark.reading.queue_json import queue_key
+from libramq.spark.reading.positions import Range, queue_key
 from libramq.spark.reading.source_options import Connection, SourceOptions
 from libramq.spark.reading.subscription import Subscription
 from libramq.transport.access import OPEN
