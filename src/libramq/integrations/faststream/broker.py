@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -72,6 +73,9 @@ class RocketMQLogStorage(DefaultLoggerStorage):
         return logger
 
 
+make_log = partial(make_logger_state, default_storage_cls=RocketMQLogStorage)
+
+
 class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, RocketMQBrokerConfig]):
     """A broker. namesrv, credentials, tls: as of LibraMQ's clients.
 
@@ -112,9 +116,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
             broker_parser=parser,
             broker_decoder=decoder,
             broker_codec=codec,
-            logger=make_logger_state(
-                logger=logger, log_level=log_level, default_storage_cls=RocketMQLogStorage
-            ),
+            logger=make_log(logger=logger, log_level=log_level),
             fd_config=FastDependsConfig(
                 use_fastdepends=apply_types,
                 serializer=serializer,
