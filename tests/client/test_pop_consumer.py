@@ -443,7 +443,7 @@ async def test_a_broker_without_pop_is_reported(one, monkeypatch):
 
 def test_of_two_brokers_the_one_without_pop_is_reported_once():
     """Although the other one answers in between; and again, once it has had POP."""
-    core = PopConsumerCore(ConsumerSettings(group="G", client_id="c"), {}, lambda: 0, lambda *_: None, {})
+    core = PopConsumerCore(ConsumerSettings(group="G", client_id="c"), {}, SystemClock(), lambda *_: None)
     lacks = RequestCodeNotSupported(C.REQUEST_CODE_NOT_SUPPORTED)
 
     def answered(topic, address, outcome):

@@ -73,7 +73,7 @@ class Conversation:
         return self._(self.core.start(Now(wall_ms=WALL_MS, monotonic_ms=self.now_ms)))
 
     def routes(self, found=None, **topics):
-        return self._(self.core.routes_fetched(found or topics, self.now_ms))
+        return self._(self.core.known_brokers.routes_fetched(found or topics, self.now_ms))
 
     def heartbeat(self, address="a:1", *, ok=True, offers=False):
         outcome = HeartbeatReply(0, coordinates=offers) if ok else SILENT

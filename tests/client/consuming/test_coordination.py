@@ -392,7 +392,7 @@ def test_a_queue_whose_master_is_away_and_that_is_committed_was_not_lost():
     talk.routes(T=route(slaves=True, masters=False))
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     assert (talk.of(fx.Revoked), talk.of(fx.Lost)) == ([fx.Revoked((q(0),))], [])
-    talk._(talk.core.revoke_hook_done((q(0),), talk.now_ms))
+    talk._(talk.core.hook_done(fx.Revoked((q(0),)), talk.now_ms))
     assert released(q(0)) in talk.effects
 
 
@@ -410,7 +410,7 @@ def test_the_listener_runs_before_a_queue_is_released():
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
     assert talk.of(rq.ReleaseQueues) == []
-    talk._(talk.core.revoke_hook_done((q(0),), talk.now_ms))
+    talk._(talk.core.hook_done(fx.Revoked((q(0),)), talk.now_ms))
     assert talk.of(rq.ReleaseQueues) == [rq.ReleaseQueues("a:1", "m1", grants(q(0)))]
 
 

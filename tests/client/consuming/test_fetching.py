@@ -6,7 +6,6 @@ import pytest
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer
-from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords, Seek
 from libramq.errors import CommitFailed, LocalProtocolError, RequestTimeout
 from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation, found, nothing, q
@@ -53,13 +52,19 @@ class Program:
         self.buffer.finish(is_done=is_done)
         self._flush()
 
-    def fetch(self, request):
+    def _fetching(self):
         self._pass_on()
-        self.talk._(self.talk.core.fetching.handle(request, self.talk.now_ms))
+        return self.talk.core.fetching
+
+    def assign(self, *queues):
+        self.talk._(self._fetching().assign(queues, self.talk.now_ms))
+
+    def seek(self, queue, offset):
+        self.talk._(self._fetching().seek({queue: offset}, self.talk.now_ms))
 
     def commit(self, offsets=None):
         self.finish()
-        self.fetch(Commit(offsets, self.ended.append))
+        self.talk._(self._fetching().commit(offsets, self.ended.append))
 
     def _flush(self):
         reports, self.reports = self.reports, []
@@ -181,7 +186,7 @@ def test_a_commit_of_a_queue_that_is_lost_fails():
     (error,) = program.ended
     assert isinstance(error, CommitFailed)
     with pytest.raises(LocalProtocolError, match="not assigned"):
-        program.fetch(Commit({q(0): 3}, program.ended.append))
+        program.commit({q(0): 3})
 
 
 def test_a_hand_over_waits_for_what_is_in_hand():
@@ -248,7 +253,7 @@ def test_the_hook_of_a_hand_over_may_commit():
     program.commit()
     (commit,) = talk.of(rq.CommitOffset)
     assert commit.offset == 2
-    talk._(talk.core.revoke_hook_done([q(0)], talk.now_ms))
+    talk._(talk.core.hook_done(fx.Revoked((q(0),)), talk.now_ms))
     talk.commit_answered(commit)
     program._pass_on()
     assert program.ended == [None]
@@ -296,7 +301,7 @@ def test_seeking_drops_what_was_pulled_and_pulls_elsewhere():
     talk, program = alone()
     talk.pulled(q(0), found(0, 1))
     (before,) = talk.of(rq.Pull)
-    program.fetch(Seek({q(0): 50}))
+    program.seek(q(0), 50)
     (pull,) = talk.of(rq.Pull)
     assert pull.offset == 50
     assert talk.core.fetching.position(q(0)) == 50
@@ -311,7 +316,7 @@ def test_a_sought_position_is_committed_even_if_it_is_earlier():
     talk, program = alone(offset=40)
     talk.pulled(q(0), found(40, 41))
     program.take()
-    program.fetch(Seek({q(0): 10}))
+    program.seek(q(0), 10)
     program.take()
     talk.at(1_000)
     assert commits(talk) == [(q(0), 10)]
@@ -319,7 +324,7 @@ def test_a_sought_position_is_committed_even_if_it_is_earlier():
 
 def test_without_auto_commit_a_sought_position_is_not_committed():
     talk, program = alone(offset=40, auto_commit=False)
-    program.fetch(Seek({q(0): 10}))
+    program.seek(q(0), 10)
     talk.at(20_000)
     assert commits(talk) == []
     program.commit()
@@ -330,12 +335,12 @@ def test_a_queue_that_is_being_opened_begins_where_the_program_wants():
     """Programs seek in on_assigned."""
     talk = Conversation(fetches=True).joined(1)
     program = Program(talk)
-    program.fetch(Seek({q(0): 30}))
+    program.seek(q(0), 30)
     assert talk.core.fetching.position(q(0)) == 30
     talk.committed(q(0), 5)
     assert [pull.offset for pull in talk.of(rq.Pull)] == [30]
     with pytest.raises(LocalProtocolError, match="not assigned"):
-        program.fetch(Seek({q(3): 30}))
+        program.seek(q(3), 30)
 
 
 def test_assigned_queues_are_read_without_a_membership():
@@ -347,11 +352,11 @@ def test_assigned_queues_are_read_without_a_membership():
     assert [beat.data.consumer_data_set for beat in talk.of(rq.SendHeartbeat)] == [[]]
     talk.heartbeat()
     assert talk.effects == []
-    program.fetch(Assign((q(1), q(2))))
+    program.assign(q(1), q(2))
     for query in talk.of(rq.QueryOffset):
         talk.committed(query.queue, 4)
     assert talk.core.owned() == [q(1), q(2)]
-    program.fetch(Assign((q(2), q(3))))
+    program.assign(q(2), q(3))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(1),))]
     assert talk.core.owned() == [q(2), q(3)]
 
@@ -360,7 +365,7 @@ def test_assigned_queues_wait_for_the_route_to_their_broker():
     talk = Conversation(fetches=True, assigns=True)
     program = Program(talk)
     talk.start()
-    program.fetch(Assign((q(1),)))
+    program.assign(q(1))
     assert talk.effects == []
     talk.routes(T=route(4))
     talk.heartbeat()
@@ -418,7 +423,7 @@ def test_nothing_waits_after_a_pull_that_found_nothing():
 )
 def test_record_batches_are_pulled_in_large_portions_within_the_limits(settings, count):
     talk, program = alone(**settings)
-    program.fetch(ReadRecords())
+    program.talk.core.fetching.read_records()
     talk.pulled(q(0), found(0))
     (pull,) = talk.of(rq.Pull)
     assert (pull.as_records, pull.count_max) == (True, count)

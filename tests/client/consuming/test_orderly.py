@@ -24,7 +24,7 @@ class InOrder(Conversation):
         return self._(request.ask.done(error or granted, self.now_ms))
 
     def heard(self, *queues):
-        return self._(self.core.revoke_hook_done(queues, self.now_ms))
+        return self._(self.core.hook_done(fx.Revoked(queues), self.now_ms))
 
     def may_begin(self, queue):
         return self.core.table.get(queue).lock.is_held

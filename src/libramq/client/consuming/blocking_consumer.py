@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from libramq.client.blocking_client import BlockingClient, anytime, blocking
 from libramq.client.consuming import consumer as asynchronous_consumer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-G = TypeVar("G", bound=GroupConsumer[Any])
+G = TypeVar("G", bound=GroupConsumer)
 
 
 def joining(

@@ -8,14 +8,16 @@ ProcessQueue.fillProcessQueueInfo, ConsumeMessageConcurrentlyService.consumeMess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from libramq import __version__
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
+from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
+from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.queues.owned_queue import Delivery, HandlerError, OwnedQueue
 from libramq.client.consuming.subscription import Subscriptions, heartbeat_data, with_retry_topic
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
@@ -26,7 +28,6 @@ from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic
 from libramq.message.properties import RETRY_TOPIC
-from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.remoting.body.administration import ConsumeDirectlyResult, ConsumerStatus
 from libramq.remoting.body.consumers import ConsumerRunningInfo, ProcessQueueInfo, ResetOffsetBody
@@ -55,23 +56,7 @@ CR_THROW_EXCEPTION = "CR_THROW_EXCEPTION"
 _MIB: Final = 1024 * 1024
 
 Answer = Callable[[Command], None]
-
-
-class Served(Protocol):
-    """The core, as far as brokers ask something of it."""
-
-    @property
-    def begins_handlers(self) -> bool:
-        """Return whether handlers may begin: the consumer is neither paused nor stopping."""
-
-    def process_queues(self) -> Sequence[OwnedQueue]:
-        """Return the queues that are ours or being given up."""
-
-    def members_changed(self, now_ms: MonotonicMs) -> Effects:
-        """Handle the notification that the group's members have changed."""
-
-    def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
-        """Handle an operator's reset of the group's offsets."""
+Core = PushConsumerCore | PopConsumerCore
 
 
 class DirectDelivery(Delivery):
@@ -132,7 +117,7 @@ class BrokerRequests:
         self,
         settings: ConsumerSettings,
         subscriptions: Subscriptions,
-        core: Served,
+        core: Core,
         clock: Clock,
         *,
         name_servers: Sequence[str],

@@ -17,10 +17,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from libramq.client.consuming.consumer_network import ConsumerNetwork
-from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, Stage
+from libramq.client.consuming.consumer_run import MakeReceiver, Stage
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Value
-from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords, Seek
+from libramq.client.consuming.fetching.fetching import Fetching
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, record_batch, schema_of
@@ -30,6 +31,7 @@ from libramq.client.options import (
     check_names,
     whole_number,
 )
+from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, InvalidState, LibraError, LocalProtocolError, RequestTimeout
 from libramq.filter.subscription import Selector, Sql, selector
 from libramq.message.message import Deserializer, MessageExt, set_deserializer
@@ -37,7 +39,6 @@ from libramq.message.names import validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
-from libramq.runtime.seams import Dialer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,7 +163,7 @@ class FetchWaiting:
                 waiter.set_result(None)
 
 
-class Consumer(GroupConsumer[ConsumerNetwork]):
+class Consumer(GroupConsumer):
     """Reads topics as a member of a group (`subscribe`), or queues that the program chooses (`assign`).
 
     Messages come with `getmany`, `getone` or `async for`. What a call returned is in the program's hands
@@ -227,9 +228,6 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
             except BaseException:
                 await super().stop(timeout_ms=0)
                 raise
-
-    def _network_of(self, run: ConsumerRun[ConsumerNetwork], dialer: Dialer) -> ConsumerNetwork:
-        return self._queue_network(run, dialer)
 
     def _receiver(self) -> MakeReceiver:
         return self._receive
@@ -417,7 +415,7 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
         if max_records is not None:
             whole_number("max_records", max_records, 1)
         schema = schema_of(columns)
-        await self._call(lambda network: network.fetch(ReadRecords()))
+        await self._call(lambda network: network.fetching.read_records())
         return schema
 
     # Offsets.
@@ -442,7 +440,7 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
 
         def begin(network: ConsumerNetwork, ended: Callable[[LibraError | None], None]) -> None:
             try:
-                network.fetch(Commit(offsets, ended))
+                network.fetch(lambda fetching, _: fetching.commit(offsets, ended))
             except LibraError as error:
                 ended(error)
 
@@ -488,7 +486,7 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
 
     async def position(self, queue: MessageQueue) -> int | None:
         """Return the offset of the next message to be returned; None while the queue is being opened."""
-        return await self._call(lambda network: network.core.fetching.position(queue))
+        return await self._call(lambda network: network.fetching.position(queue))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, as its broker (or, broadcasting, the local file) has it."""
@@ -556,7 +554,7 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
             network.look_up(topics, known)
 
         await self._answer(look_up)
-        await self._call(lambda network: network.fetch(Assign(queues)))
+        await self._fetch(lambda fetching, now_ms: fetching.assign(queues, now_ms))
 
     async def _seek_by(
         self, queues: Sequence[MessageQueue], call: Callable[[MessageQueue], Call[int]]
@@ -566,7 +564,10 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
         await self._seek(dict(zip(chosen, found, strict=True)))
 
     async def _seek(self, offsets: Mapping[MessageQueue, int]) -> None:
-        await self._call(lambda network: network.fetch(Seek(offsets)))
+        await self._fetch(lambda fetching, now_ms: fetching.seek(offsets, now_ms))
+
+    async def _fetch(self, request: Callable[[Fetching, MonotonicMs], Effects]) -> None:
+        await self._call(lambda network: network.fetch(request))
 
     async def _ask(self, queue: MessageQueue, call: Call[T]) -> T:
         return await self._answer(lambda network, answered: network.ask_master(queue, call, answered))

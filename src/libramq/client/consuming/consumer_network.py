@@ -1,41 +1,104 @@
-"""The network side of a consumer that owns queues: the effects that only its core has.
+"""The network side of a member of a group, whatever it consumes by: performs the effects of its core.
 
+    core ─► effects ─► requests ─► answers ─► core
+                  └──► deliveries ─► handlers (elsewhere) ─► results ─► core
+
+It uses neither sockets nor loops itself: `consumer_run` runs it on a thread, the simulator in virtual time.
 Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java, PullMessageService.java.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar, Unpack, get_args, get_origin
+from typing import Any, Final, Protocol, Required, TypeVar, Unpack, get_args, get_origin
 
-from libramq.client.beginning import Begun, GroupBeginning, QueuesAtBroker, Steps
+from libramq.client.beginning import Begun, GroupBeginning, places_of, take_steps
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.broker_requests import BrokerRequests, Core, DirectDelivery
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
-from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.fetching.fetching import FetchRequest
-from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
+from libramq.client.consuming.effects import Effects, Performers
+from libramq.client.consuming.fetching.fetching import Fetching
+from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
-from libramq.client.consuming.work import WorkInHand
+from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.client.consuming.subscription import heartbeat_data, with_retry_topic
+from libramq.client.network_thread import NetworkSeams
+from libramq.client.options import ConsumeFrom
+from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.publish_info import subscribe_queues
-from libramq.clock import MonotonicMs
-from libramq.errors import ConfigError, LibraError, NameServerUnavailable, RouteNotFound
+from libramq.client.statistics import ConsumerStatistics
+from libramq.clock import MonotonicMs, read_clock
+from libramq.codes import RequestCode
+from libramq.errors import (
+    ConfigError,
+    ConnectionLost,
+    LibraError,
+    NameServerUnavailable,
+    RemoteError,
+    RequestTimeout,
+    RouteNotFound,
+)
 from libramq.filter.subscription import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.remoting.command import Command
+from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.call import Call
 from libramq.runtime.seams import Timer
+from libramq.transport.access import OPEN
+from libramq.transport.outages import Outages, log_failed_request
+from libramq.transport.remotes import Remotes
 
 log = get_logger(__name__)
 T = TypeVar("T")
 
+#: Ours: after the drain time: for the listener, for last commits, for unregistering (at the coordinator and
+#: the brokers), and one to spare.
+STOP_ROUNDS: Final = 5
 #: Ours: a member that is restarted waits for the one before it to stop (STOP_TIMEOUT_MS), and how often it
 #: looks.
 OWNER_WAIT_MS: Final = 10_000
 OWNER_LOOK_MS: Final = 100
 
 
-class ConsumerNetwork(MemberNetwork):
-    """The membership of a consumer that owns queues."""
+class Run(Protocol):
+    """The receiver of the network's deliveries and changes."""
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Run handlers."""
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Free the places of handlers that do not return."""
+
+    def notify(self, change: fx.QueueChange) -> None:
+        """Call the hooks."""
+
+    def begin_trouble(self, trouble: fx.Trouble) -> None:
+        """Report to the user what stops the delivery of messages."""
+
+    def end_trouble(self, recovered: fx.Recovered) -> None:
+        """Report that the problem is over."""
+
+
+def log_failure(what: str, error: Exception) -> None:
+    """Log a bug of ours; what the program's log does with it must not end our work."""
+    with contextlib.suppress(Exception):
+        log.error(what, exc_info=error)
+
+
+class Seams(NetworkSeams, total=False):
+    """The seams of a consumer's network. failed: called with failures that are bugs of ours."""
+
+    run: Required[Run]
+    failed: Callable[[str, Exception], None]
+
+
+class ConsumerNetwork:
+    """One membership, from `start` to `stop`. All methods are called on one thread."""
 
     def __init__(
         self,
@@ -45,21 +108,73 @@ class ConsumerNetwork(MemberNetwork):
         stored_offsets: LocalOffsetStore | None = None,
         **seams: Unpack[Seams],
     ) -> None:
-        clock, run, failed = seams["clock"], seams["run"], seams.get("failed", log_failure)
-        self.core = core = PushConsumerCore(settings, subscriptions, clock, failed)
-        super().__init__(settings, subscriptions, core, **seams)
+        """stored_offsets: a broadcasting member's."""
+        clock, run, self._failed = seams["clock"], seams["run"], seams.get("failed", log_failure)
+        new_core = PopConsumerCore if settings.pop else PushConsumerCore
+        self.core: Core = new_core(settings, subscriptions, clock, self._failed)
         self._local_offsets = stored_offsets
+        self._settings = settings
+        self._subscriptions = subscriptions
+        self._beginning = _beginning(settings, subscriptions)
+        self._timers = seams["timers"]
+        self._clock = clock
+        self._run = run
+        self._remotes = Remotes(
+            seams["dialer"],
+            self._timers,
+            clock.monotonic_ms,
+            on_request=self._request_received,
+            lost=self._lost,
+            access=seams.get("access", OPEN),
+            outages=Outages(clock.monotonic_ms),
+        )
+        self._name_servers = NameServers(
+            self._remotes, seams["name_server_addresses"], seams["randomness"], clock.monotonic_ms
+        )
+        self._broker_requests = BrokerRequests(
+            settings,
+            subscriptions,
+            self.core,
+            clock,
+            name_servers=seams["name_server_addresses"],
+            perform=self._perform,
+            deliver=run.deliver,
+        )
+        self._performers = self._new_performers(run)
         self._owner_timer: Timer | None = None
-        self._performers |= {
+        self._timer: Timer | None = None
+        self._timer_due_ms = MonotonicMs(0)
+        self._is_running = False
+        self._stopped: Callable[[None], None] | None = None
+        self._stop_timer: Timer | None = None
+        #: Brokers that did not answer a request during the stop: it waits for no further answer of theirs.
+        self._silent: set[str] = set()
+        #: Heartbeats without an answer, by broker, and what is sent to it once they are answered.
+        self._heartbeats: Counter[str] = Counter()
+        self._leaving: dict[str, Callable[[], None]] = {}
+
+    def _new_performers(self, run: Run) -> Performers:
+        performers: Performers = {
+            fx.Deliver: lambda effect: run.deliver(effect.deliveries),
+            fx.Abandon: lambda effect: run.give_up(effect.deliveries),
             fx.Assigned: run.notify,
             fx.Revoked: run.notify,
             fx.Lost: run.notify,
-            fx.CommitsEnded: _end_commits,
+            fx.CommitsEnded: lambda effect: effect.ended(effect.error),
             fx.ReadOffset: self._read_offset,
-            fx.StoreOffsets: self._store_offsets,
+            fx.StoreOffsets: lambda effect: self._stored_offsets.write(effect.offsets),
+            fx.Ask: self.ask,
+            fx.FetchRoutes: self._fetch_routes,
+            fx.Trouble: run.begin_trouble,
+            fx.Recovered: run.end_trouble,
+            fx.Unregister: self._unregister,
+            fx.Stopped: lambda _: self.end(),
         }
         kinds = {get_origin(each) or each for each in get_args(fx.Effect)}
-        assert self._performers.keys() == kinds, "each effect has a performer"
+        assert performers.keys() == kinds, "each effect has a performer"
+        return performers
+
+    # Start and stop.
 
     def start(self, started: Callable[[LibraError | None], None]) -> None:
         """Fetch the routes and start; after NameServerUnavailable everything is closed.
@@ -67,7 +182,7 @@ class ConsumerNetwork(MemberNetwork):
         A broadcasting member first waits until its file has no other owner.
         """
         if self._local_offsets is None:
-            super().start(started)
+            self._start(started)
         else:
             self._start_as_owner(self._local_offsets, self._clock.monotonic_ms() + OWNER_WAIT_MS, started)
 
@@ -91,61 +206,116 @@ class ConsumerNetwork(MemberNetwork):
         except LibraError as error:
             started(error)
             return
-        super().start(started)
+        self._start(started)
 
-    def _steps_to_begin(
-        self, beginning: GroupBeginning, places: Sequence[QueuesAtBroker], wall_ms: int
-    ) -> Steps:
-        store = self._local_offsets
+    def _start(self, started: Callable[[LibraError | None], None]) -> None:
+        (fetch,) = self.core.start(read_clock(self._clock))
+        assert isinstance(fetch, fx.FetchRoutes), "a consumer starts with its routes"
+
+        def found(
+            routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
+        ) -> None:
+            if unavailable is not None:
+                self._close()
+                started(unavailable)
+                return
+            self._begin(routes, partial(begun, routes))
+
+        def begun(routes: Mapping[str, TopicRouteData | None], outcome: Begun) -> None:
+            if self._remotes.why_closed:
+                started(ConnectionLost(self._remotes.why_closed))
+                return
+            self._is_running = True
+            self.core.began(outcome, self._beginning)
+            self._perform(fetch.done(routes, self._clock.monotonic_ms()))
+            started(None)
+
+        self._name_servers.routes(fetch.topics, found)
+
+    def find_name_server(self, found: Callable[[LibraError | None], None]) -> None:
+        """Call back when a name server has answered, or with NameServerUnavailable."""
+        topics = tuple(self._subscriptions)[:1]
+        self._name_servers.routes(topics, lambda _, unavailable: found(unavailable))
+
+    def _begin(self, routes: Mapping[str, TopicRouteData | None], begun: Callable[[Begun], None]) -> None:
+        """Begin the topics to which the group is new, before anything is read."""
+        if self._beginning is None:
+            begun(Begun())
+            return
+        places = [place for place in places_of(routes) if place.topic in self._subscriptions]
+        wall_ms, store = int(self._clock.wall_ms()), self._local_offsets
         if store is None:
-            return super()._steps_to_begin(beginning, places, wall_ms)
-        return beginning.begin_locally(
-            self._subscriptions, places, wall_ms, read=store.read, write=store.write
-        )
+            steps = self._beginning.begin(self._subscriptions, places, wall_ms)
+        else:
+            steps = self._beginning.begin_locally(
+                self._subscriptions, places, wall_ms, read=store.read, write=store.write
+            )
+        take_steps(steps, self._remotes, begun)
 
-    def _began(self, begun: Begun) -> None:
-        self.core.began(begun.since_ms)
+    def stop(self, timeout_ms: int, stopped: Callable[[None], None]) -> None:
+        """Let handlers finish, commit, and unregister."""
+        if not self._is_running:
+            self._close()
+            stopped(None)
+            return
+        self._stopped = stopped
+        self._stop_timer = self._timers.after(timeout_ms + STOP_ROUNDS * LEAVE_TIMEOUT_MS, self._stop_is_late)
+        self._perform(self.core.stop(self._clock.monotonic_ms(), timeout_ms=timeout_ms))
+
+    def _stop_is_late(self) -> None:
+        log.warning("the consumer could not unregister in time", group=self._settings.group)
+        self.end()
+
+    def end(self) -> None:
+        """End now, without the remaining commits, and without unregistering."""
+        self._is_running = False
+        for timer in (self._timer, self._stop_timer):
+            if timer is not None:
+                timer.cancel()
+        self._close()
+        stopped, self._stopped = self._stopped, None
+        if stopped is not None:
+            stopped(None)
 
     def _close(self) -> None:
-        super()._close()
+        self._remotes.close()
         if self._owner_timer is not None:
             self._owner_timer.cancel()
         if self._local_offsets is not None:
             self._local_offsets.release()
 
+    # The program.
+
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that are this member's, sorted."""
         return self.core.owned()
 
-    def work(self) -> WorkInHand:
+    def work(self) -> ConsumerStatistics:
         """Return what the consumer has in hand."""
-        return WorkInHand.of_queues(self.core.process_queues())
-
-    # Events.
-
-    def hook_done(self, change: fx.QueueChange) -> None:
-        """Note that the listener has finished with queues."""
-        if not self._is_running:
-            return
-        now_ms = self._clock.monotonic_ms()
-        if isinstance(change, fx.Revoked):
-            self._perform(self.core.revoke_hook_done(change.queues, now_ms))
-        elif isinstance(change, fx.Assigned):
-            self._perform(self.core.assigned_hook_done(change.queues, now_ms))
+        return self.core.work()
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
-        """Start no more handlers for queues."""
+        """Start no more handlers for queues (None: for any)."""
         self._perform(self.core.pause(queues, self._clock.monotonic_ms()))
 
     def resume(self, queues: Sequence[MessageQueue] | None) -> None:
-        """Continue queues."""
+        """Continue queues (None: all)."""
         self._perform(self.core.resume(queues, self._clock.monotonic_ms()))
 
-    # Requests of a program that fetches messages itself.
+    def hook_done(self, change: fx.QueueChange) -> None:
+        """Note that the listener has finished with queues."""
+        if self._is_running:
+            self._perform(self.core.hook_done(change, self._clock.monotonic_ms()))
 
-    def fetch(self, request: FetchRequest) -> None:
+    @property
+    def fetching(self) -> Fetching:
+        """Return the core's part for a program that fetches messages itself."""
+        assert isinstance(self.core, PushConsumerCore), "a program that fetches pops nothing"
+        return self.core.fetching
+
+    def fetch(self, request: Callable[[Fetching, MonotonicMs], Effects]) -> None:
         """Seek, commit or assign; raises LocalProtocolError for a queue that is not ours."""
-        self._perform(self.core.fetching.handle(request, self._clock.monotonic_ms()))
+        self._perform(request(self.fetching, self._clock.monotonic_ms()))
 
     def look_up(self, topics: Sequence[str], known: Callable[[LibraError | None], None]) -> None:
         """Fetch the routes of topics; RouteNotFound if one has none."""
@@ -154,7 +324,7 @@ class ConsumerNetwork(MemberNetwork):
             routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
         ) -> None:
             if unavailable is None and self._is_running:
-                self._perform(self.core.routes_fetched(routes, self._clock.monotonic_ms()))
+                self._perform(self.core.known_brokers.routes_fetched(routes, self._clock.monotonic_ms()))
             missing = [topic for topic in topics if self.core.routes.published.get(topic) is None]
             if missing and unavailable is None:
                 self._name_servers.route(missing[0], named)
@@ -200,19 +370,168 @@ class ConsumerNetwork(MemberNetwork):
 
         self.ask(fx.Ask(address, call, passed_on))
 
+    # Events.
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]]) -> None:
+        """Take the results of handlers that have returned."""
+        if not self._is_running:
+            return
+        of_queues = []
+        for delivery, ending in results:
+            if isinstance(delivery, DirectDelivery):
+                delivery.ended(delivery.result(ending), ending)
+            else:
+                of_queues.append((delivery, ending))
+        self._perform(self.core.handled(of_queues, self._clock.monotonic_ms()))
+
+    def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
+        """Handle a broker's request; one that cannot be answered yet gets no answer."""
+        if self._is_running:
+            self._broker_requests.handle(request, answer)
+
+    def _lost(self, address: str) -> None:
+        if self._is_running:
+            self._perform(self.core.connection_lost(address, self._clock.monotonic_ms()))
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._is_running:
+            return
+        effects: Effects = []
+        try:
+            effects = self.core.tick(self._clock.monotonic_ms())
+        except Exception as error:  # The timer is set again, for what else becomes due.
+            self._failed("what was due could not be done", error)
+        self._perform(effects)
+
     # Effects.
 
+    def _perform(self, effects: Effects) -> None:
+        """Settle an event, and perform its effects."""
+        found = list(effects)
+        try:
+            found = self.core.settled(found, self._clock.monotonic_ms())
+        except Exception as error:  # What was decided before it is done all the same.
+            self._failed("what follows from an event could not be done", error)
+        for effect in found:
+            try:
+                self._performers[type(effect)](effect)
+            except Exception as error:  # A failed effect must not prevent the others.
+                self._failed(f"the effect {type(effect).__name__} failed", error)
+        self._arm()
+
     def _read_offset(self, effect: fx.ReadOffset) -> None:
-        stored = self._stored_offsets().read(effect.queue)
+        stored = self._stored_offsets.read(effect.queue)
         self._perform(effect.done(stored, self._clock.monotonic_ms()))
 
-    def _store_offsets(self, effect: fx.StoreOffsets) -> None:
-        self._stored_offsets().write(effect.offsets)
-
+    @property
     def _stored_offsets(self) -> LocalOffsetStore:
         assert self._local_offsets is not None, "a broadcasting consumer has a local offset store"
         return self._local_offsets
 
+    def _arm(self) -> None:
+        """Set the timer to the core's next due time."""
+        due_ms = self.core.next_due_ms
+        if due_ms is None or not self._is_running:
+            return
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        self._timer = self._timers.after(max(0, due_ms - self._clock.monotonic_ms()), self._tick)
 
-def _end_commits(effect: fx.CommitsEnded) -> None:
-    effect.ended(effect.error)
+    def ask(self, ask: fx.Ask[Any]) -> None:
+        """Make a request; its result or error goes to the part of the core that asked."""
+        if ask.address == fx.NAME_SERVER:
+            self._name_servers.ask(ask.call, partial(self._answered, ask), timeout_ms=ask.timeout_ms)
+            return
+
+        def done(reply: Command | LibraError) -> None:
+            self._answered(ask, ask.call.outcome(reply, where=f"broker {ask.address}"))
+            if is_heartbeat:
+                self._heartbeats[ask.address] -= 1
+                if not self._heartbeats[ask.address]:
+                    self._leave(ask.address)
+
+        is_heartbeat = ask.call.code is RequestCode.HEART_BEAT
+        if is_heartbeat:
+            self._heartbeats[ask.address] += 1
+
+        self._remotes.send(
+            ask.address, ask.call.command(), done, timeout_ms=ask.timeout_ms, takes_late=ask.takes_late
+        )
+
+    def _answered(self, ask: fx.Ask[Any], outcome: Any) -> None:
+        if not self._is_running:
+            return
+        if self._stopped is not None and isinstance(outcome, RequestTimeout):
+            self._silent.add(ask.address)
+        for _ in range(2):
+            try:
+                effects = ask.done(outcome, self._clock.monotonic_ms())
+            except Exception as error:  # A fault in one response must not close the connection for all.
+                self._failed(f"a response of {ask.address} could not be processed", error)
+                # The core asks again, as after every failed request.
+                outcome = RemoteError(f"the response of broker {ask.address} could not be processed")
+            else:
+                self._perform(effects)
+                return
+
+    def _fetch_routes(self, effect: fx.FetchRoutes) -> None:
+        def found(
+            routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
+        ) -> None:
+            if unavailable is not None:
+                log_failed_request(log, "routes not refreshed", unavailable)
+            if self._is_running:
+                self._perform(effect.done(routes, self._clock.monotonic_ms()))
+
+        self._name_servers.routes(effect.topics, found)
+
+    def _unregister(self, effect: fx.Unregister) -> None:
+        """Unregister at brokers, at each once it has answered our heartbeats, or LEAVE_TIMEOUT_MS later.
+
+        Apache's brokers handle the two on different threads: a heartbeat handled after the leaving would keep
+        us a member, with queues that nobody reads, for two minutes.
+        """
+        call = unregister_client(
+            self._settings.client_id, producer_group=None, consumer_group=self._settings.group
+        )
+        waiting = len([each for each in effect.addresses if each not in self._silent])
+
+        def answered(_: object) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting and self._is_running:
+                self._perform(self.core.unregistered())
+
+        def ignored(_: object) -> None:
+            pass
+
+        for address in effect.addresses:
+            done = ignored if address in self._silent else answered
+            self._leaving[address] = partial(
+                self._remotes.send, address, call.command(), done, timeout_ms=LEAVE_TIMEOUT_MS
+            )
+            if self._heartbeats[address] and address not in self._silent:
+                self._timers.after(LEAVE_TIMEOUT_MS, partial(self._leave, address))
+            else:
+                self._leave(address)
+        if not waiting and self._is_running:
+            self._perform(self.core.unregistered())
+
+    def _leave(self, address: str) -> None:
+        """Send what waited for a broker's answers to our heartbeats."""
+        leave = self._leaving.pop(address, None)
+        if leave is not None:
+            leave()
+
+
+def _beginning(settings: ConsumerSettings, subscriptions: Mapping[str, Selector]) -> GroupBeginning | None:
+    """Return what begins topics to which the group is new; None if it begins with the oldest messages."""
+    if settings.consume_from is ConsumeFrom.FIRST_OFFSET or settings.assigns:
+        return None
+    timestamp_ms = settings.consume_timestamp_ms if settings.consume_from is ConsumeFrom.TIMESTAMP else None
+    data = heartbeat_data(settings, with_retry_topic(settings, subscriptions), version=0)
+    return GroupBeginning(settings.group, timestamp_ms, heartbeat(data, coordinated=settings.is_member))

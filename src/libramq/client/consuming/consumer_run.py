@@ -16,18 +16,19 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
+from libramq.client.consuming.consumer_network import ConsumerNetwork
+from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.queue_listener import Hooks, QueueListener
-from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.queues.owned_queue import Delivery
-from libramq.client.consuming.work import HandlerCounts
 from libramq.client.network_thread import NetworkShare, run_on_thread
+from libramq.client.statistics import ConsumerStatistics
 from libramq.clock import MonotonicMs
 from libramq.errors import InvalidState, LibraError, LocalProtocolError, LoopClosed, RouteNotFound
 from libramq.logs import get_logger
@@ -37,8 +38,6 @@ from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
 T = TypeVar("T")
-#: The network side of the run's consumer.
-N = TypeVar("N", bound=MemberNetwork)
 
 #: Ours: how long handlers on threads may take after the user's loop was closed.
 LOOP_CLOSED_DRAIN_MS: Final = 1_000
@@ -95,7 +94,42 @@ class MakeReceiver(Protocol):
         """Make it. report: called from any thread with what became of deliveries."""
 
 
-class ConsumerRun(Generic[N]):
+class HandlerCounts:
+    """Counts what became of deliveries, over the runs of a consumer. Written on the network thread."""
+
+    def __init__(self) -> None:
+        self.handled = self.retried = self.rejected = self.calls = self.milliseconds = 0
+
+    def add(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> None:
+        """Count a delivery that has ended."""
+        count = delivery.handled_count
+        if ending in (HandlerOutcome.SKIPPED, HandlerOutcome.FOREIGN) or not count:
+            return
+        if delivery.is_call:
+            self.calls += 1
+            self.milliseconds += max(0, now_ms - delivery.began_ms)
+        if isinstance(ending, NotDone):
+            self.retried += len(ending.retries)
+            self.rejected += len(ending.rejects)
+            self.handled += count - len(ending.retries) - len(ending.rejects) - len(ending.busy)
+        elif ending is HandlerOutcome.SUCCESS:
+            self.handled += count
+        else:
+            self.retried += count
+
+    def snapshot(self, work: ConsumerStatistics) -> ConsumerStatistics:
+        """Return the statistics. work: what is in hand now."""
+        return replace(
+            work,
+            handled=self.handled + work.handled,
+            retried=self.retried,
+            rejected=self.rejected,
+            handler_calls=self.calls,
+            handler_ms=self.milliseconds,
+        )
+
+
+class ConsumerRun:
     """One run of a consumer. It is made on the user's loop, which it keeps using."""
 
     def __init__(
@@ -104,7 +138,7 @@ class ConsumerRun(Generic[N]):
         hooks: Hooks,
         *,
         receiver: "MakeReceiver",
-        network: Callable[["ConsumerRun[N]", Dialer], N],
+        network: Callable[["ConsumerRun", Dialer], ConsumerNetwork],
         tls: Tls | None,
         counts: HandlerCounts,
         monotonic_ms: Callable[[], MonotonicMs],
@@ -200,7 +234,7 @@ class ConsumerRun(Generic[N]):
         first = ended if ended.done() else kept_out
         first.result()
 
-    async def call(self, function: Callable[[N], T]) -> T:
+    async def call(self, function: Callable[[ConsumerNetwork], T]) -> T:
         """Call a function with the network, on its thread."""
 
         async def call() -> T:
@@ -208,7 +242,7 @@ class ConsumerRun(Generic[N]):
 
         return await asyncio.wrap_future(self._thread.run(call()))
 
-    async def answer(self, ask: Callable[[N, Callable[[T | LibraError], None]], object]) -> T:
+    async def answer(self, ask: Callable[[ConsumerNetwork, Callable[[T | LibraError], None]], object]) -> T:
         """Have the network ask something, on its thread; return the answer, or raise it."""
         return await asyncio.wrap_future(self._thread.run(answer_of(partial(ask, self._network))))
 
@@ -315,7 +349,7 @@ async def _outcome(future: Future[None]) -> None:
     waiting.exception()
 
 
-_runs: Final[weakref.WeakSet[ConsumerRun[Any]]] = weakref.WeakSet()
+_runs: Final[weakref.WeakSet[ConsumerRun]] = weakref.WeakSet()
 
 
 def _forked() -> None:

@@ -86,7 +86,7 @@ class StoreOffsets:
 class Assigned:
     """Notify the listener of queues that are ours now.
 
-    → `assigned_hook_done`, if there is a listener: until then the queues are not read.
+    → `hook_done`, if there is a listener: until then the queues are not read.
     """
 
     queues: tuple[MessageQueue, ...]
@@ -96,7 +96,7 @@ class Assigned:
 class Revoked:
     """Notify the listener of queues that are no longer ours: drained, or out of time.
 
-    → `revoke_hook_done`, if there is a listener: until then the queues are not released.
+    → `hook_done`, if there is a listener: until then the queues are not released.
     """
 
     queues: tuple[MessageQueue, ...]

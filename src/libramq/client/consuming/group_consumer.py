@@ -9,17 +9,21 @@ import random
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from libramq.balance import TopicRule, averagely, strategy_named
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import DIRECTORY, LocalOffsetStore
-from libramq.client.consuming.consumer_network import ConsumerNetwork
-from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, ConsumerRun, MakeReceiver, N, Stage
+from libramq.client.consuming.consumer_network import ConsumerNetwork, Run
+from libramq.client.consuming.consumer_run import (
+    STOPPED_IN_HANDLER,
+    ConsumerRun,
+    HandlerCounts,
+    MakeReceiver,
+    Stage,
+)
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
 from libramq.client.consuming.handling.queue_listener import Hooks, call_hook
-from libramq.client.consuming.member_network import MemberNetwork, Run, Seams
-from libramq.client.consuming.work import HandlerCounts, WorkInHand
 from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.options import (
     AsyncClient,
@@ -69,7 +73,7 @@ _BETWEEN: Final = (Stage.STARTING, Stage.ENDED)
 class Joined:
     """Returned by `subscribe`: awaited, it waits until the consumer is a member with the subscription."""
 
-    def __init__(self, consumer: "GroupConsumer[Any]") -> None:
+    def __init__(self, consumer: "GroupConsumer") -> None:
         self._consumer = consumer
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -77,7 +81,7 @@ class Joined:
         return self._consumer.wait_joined().__await__()
 
 
-class GroupConsumer(AsyncClient, Generic[N]):
+class GroupConsumer(AsyncClient):
     """A consumer from its options to its end. further: settings that are no options."""
 
     def __init__(self, options: GroupConsumerOptions, **further: Any) -> None:
@@ -112,7 +116,7 @@ class GroupConsumer(AsyncClient, Generic[N]):
         }
         self._settings = ConsumerSettings(**chosen | further)  # type: ignore[arg-type]
         self._filters: dict[str, Selector] = {}
-        self._run: ConsumerRun[N] | None = None
+        self._run: ConsumerRun | None = None
         self.is_subscribed = self._has_chosen = self._is_stopped = False
         #: Joins the group, with the subscriptions since the start; they are more than it has joined with.
         self._joining: asyncio.Task[LibraError | None] | None = None
@@ -152,7 +156,7 @@ class GroupConsumer(AsyncClient, Generic[N]):
             while self._has_new_subscriptions and not self._is_stopped:
                 self._has_new_subscriptions = False
                 if self._has_joined:
-                    await self._run.answer(_find_name_server)
+                    await self._run.answer(ConsumerNetwork.find_name_server)
                 await self._run.stop(STOP_TIMEOUT_MS)
                 if not self._is_stopped:
                     await self._begin_run()
@@ -229,21 +233,15 @@ class GroupConsumer(AsyncClient, Generic[N]):
         """Return what makes the receiver of messages; raises ConfigError if nothing may be started."""
         raise NotImplementedError
 
-    def _network_of(self, run: ConsumerRun[N], dialer: Dialer) -> N:
-        """Return the network side of a run."""
-        raise NotImplementedError
-
-    def _queue_network(self, run: Run, dialer: Dialer) -> ConsumerNetwork:
-        """Return the network side of a consumer that owns queues."""
+    def _network_of(self, run: Run, dialer: Dialer) -> ConsumerNetwork:
         if self._settings.broadcasting:
             self._local_offsets = LocalOffsetStore(
                 self._directory, self.client_id, self.group, self._filesystem
             )
-        seams = self._seams(run, dialer)
-        return ConsumerNetwork(self._settings, self._filters, stored_offsets=self._local_offsets, **seams)
-
-    def _seams(self, run: Run, dialer: Dialer) -> Seams:
-        return Seams(
+        return ConsumerNetwork(
+            self._settings,
+            self._filters,
+            stored_offsets=self._local_offsets,
             name_server_addresses=self._name_server_addresses,
             dialer=dialer,
             timers=LoopTimers(),
@@ -283,13 +281,13 @@ class GroupConsumer(AsyncClient, Generic[N]):
         """Return the queues that this consumer owns now; none while it does not run."""
         if self._run is None or self._run.stage is not Stage.RUNNING:
             return []
-        return await self._run.call(lambda network: network.assignment())
+        return await self._run.call(ConsumerNetwork.assignment)
 
     async def statistics(self) -> ConsumerStatistics:
         """Return what it has done since its start, and has in hand now."""
         is_running = self._run is not None and self._run.stage is Stage.RUNNING
         return self._counts.snapshot(
-            await self._call(lambda network: network.work()) if is_running else WorkInHand()
+            await self._call(ConsumerNetwork.work) if is_running else ConsumerStatistics()
         )
 
     def require_topics(self) -> None:
@@ -310,26 +308,22 @@ class GroupConsumer(AsyncClient, Generic[N]):
         listed = _listed(queues)
         await self._call(lambda network: network.resume(listed))
 
-    async def _call(self, function: Callable[[N], T]) -> T:
+    async def _call(self, function: Callable[[ConsumerNetwork], T]) -> T:
         """Call a function with the network, on its thread."""
         return await (await self._settled_run()).call(function)
 
-    async def _settled_run(self) -> ConsumerRun[N]:
+    async def _settled_run(self) -> ConsumerRun:
         """Return the run; while one takes the place of another, wait for that."""
         if self._joining is not None and self._run is not None and self._run.stage in _BETWEEN:
             await self.wait_joined()
         return self._running()
 
-    def _running(self) -> ConsumerRun[N]:
+    def _running(self) -> ConsumerRun:
         if self._run is None or self._run.stage is Stage.ENDED:
             if self._failure is not None:
                 raise self._failure
             raise InvalidState("this consumer does not run; use `async with` or await start()")
         return self._run
-
-
-def _find_name_server(network: MemberNetwork, found: Callable[[LibraError | None], None]) -> None:
-    network.find_name_server(found)
 
 
 def _timestamp_ms(consume_timestamp_ms: int | None, clock: Clock) -> int:

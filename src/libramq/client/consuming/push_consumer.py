@@ -12,12 +12,10 @@ Upstream: client/consumer/DefaultMQPushConsumer.java.
 from functools import partial
 from typing import Unpack
 
-from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, ConsumerRun, MakeReceiver
+from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, MakeReceiver
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order, prepared
 from libramq.client.consuming.handling.send_back import failure_of
-from libramq.client.consuming.member_network import MemberNetwork
-from libramq.client.consuming.pop.pop_network import PopNetwork
 from libramq.client.options import (
     PushConsumerOptions,
     check_names,
@@ -26,10 +24,9 @@ from libramq.errors import ConfigError
 from libramq.filter.subscription import Sql, selector
 from libramq.message.message import set_deserializer
 from libramq.message.names import validate_topic
-from libramq.runtime.seams import Dialer
 
 
-class PushConsumer(GroupConsumer[MemberNetwork]):
+class PushConsumer(GroupConsumer):
     """A member of a consumer group.
 
     consume_from: where a group begins that is new to a topic, committed before `start` returns;
@@ -101,11 +98,6 @@ class PushConsumer(GroupConsumer[MemberNetwork]):
         chosen = selector(expression)
         self._handlers[topic] = handler
         return self._subscribed(topic, chosen)
-
-    def _network_of(self, run: ConsumerRun[MemberNetwork], dialer: Dialer) -> MemberNetwork:
-        if not self._settings.pop:
-            return self._queue_network(run, dialer)
-        return PopNetwork(self._settings, self._filters, **self._seams(run, dialer))
 
     def _receiver(self) -> MakeReceiver:
         handlers = self._handlers

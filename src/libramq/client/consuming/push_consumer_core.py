@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import Commits, SentCommit
 from libramq.client.consuming.committing.offset_store import OffsetStore
@@ -37,6 +38,7 @@ from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.client.consuming.subscription import with_retry_topic
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
+from libramq.client.statistics import ConsumerStatistics
 from libramq.clock import Clock, MonotonicMs, Now
 from libramq.errors import LibraError
 from libramq.filter.subscription import Selector
@@ -98,7 +100,6 @@ class PushConsumerCore:
         self.tick = timers.run
         self.handled = self.deadlines.handled
         self.members_changed = self.rebalancing.begin  # A broker's notification (request code 40).
-        self.routes_fetched = known_brokers.routes_fetched
         known_brokers.routes_changed, known_brokers.met = self._routes_changed, self._met
         own.commits.on_committed = self._committed
         self.coordination.on_left = self._left
@@ -123,6 +124,10 @@ class PushConsumerCore:
         """Return the queues that are ours or being given up, with what is left of each."""
         return self.table.each()
 
+    def work(self) -> ConsumerStatistics:
+        """Return what is in hand."""
+        return self.table.work()
+
     # Start and time.
 
     def start(self, now: Now) -> Effects:
@@ -134,9 +139,9 @@ class PushConsumerCore:
             self.deadlines.watch(now.monotonic_ms)
         return self.known_brokers.start(now)
 
-    def began(self, since_ms: Mapping[str, int]) -> None:
-        """Note from when queues without an offset are read, by topic; 0, or without one: by Apache's rule."""
-        self.own.since_ms = since_ms
+    def began(self, begun: Begun, _: GroupBeginning | None) -> None:
+        """Note from when queues without an offset are read."""
+        self.own.since_ms = begun.since_ms
 
     # Routes and heartbeats.
 
@@ -175,19 +180,17 @@ class PushConsumerCore:
                 steps += self.own.handle_queue(queue, ev.OffsetSet(offset), now_ms)
         return steps
 
-    def assigned_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
-        """Read queues for which the listener has returned."""
+    def hook_done(self, change: fx.QueueChange, now_ms: MonotonicMs) -> Effects:
+        """Read assigned queues for which the listener has returned; release revoked ones."""
         steps: Effects = []
-        for queue in queues:
-            self.table.hook_ended(queue)
-            steps += self.own.handle_queue(queue, ev.Resumed(), now_ms)
-        return steps
-
-    def revoke_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
-        """Note that the listener has finished with revoked queues."""
-        steps: Effects = []
-        for queue in queues:
-            steps += self.own.handle_queue(queue, ev.ListenerDone(), now_ms)
+        if isinstance(change, fx.Lost):
+            return steps
+        for queue in change.queues:
+            if isinstance(change, fx.Assigned):
+                self.table.hook_ended(queue)
+                steps += self.own.handle_queue(queue, ev.Resumed(), now_ms)
+            else:
+                steps += self.own.handle_queue(queue, ev.ListenerDone(), now_ms)
         return steps
 
     def pause(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:

@@ -20,6 +20,7 @@ from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.client.consuming.subscription import with_retry_topic
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import Fenced, LibraError, RemoteError
@@ -309,7 +310,8 @@ class _MemberNetwork(ConsumerNetwork):
         call = ask.call
         if self._assigned is not None and call.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             readers = self.core.routes.readers_of_topic
-            topics = [each for each in self.core.rebalancing.topics if ask.address in readers(each)]
+            subscriptions = with_retry_topic(self._plan.settings, self._plan.subscriptions)
+            topics = [each for each in subscriptions if ask.address in readers(each)]
             self._assigned.fetch(ask, topics)
             return
         watched = self._witness.answers_of(ask.address, call)

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.pop.pop_network import PopNetwork
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.popping.popped import ack_call, messages_of
 from libramq.clock import MonotonicMs
@@ -34,8 +34,8 @@ class SimulatedPopMember(SimulatedConsumer):
         self._arrived_ms: dict[Delivery, MonotonicMs] = {}
         super().__init__(world, name, plan, name_servers)
 
-    def _new_network(self) -> PopNetwork:
-        return PopNetwork(
+    def _new_network(self) -> ConsumerNetwork:
+        return ConsumerNetwork(
             self.plan.settings,
             self.plan.subscriptions,
             name_server_addresses=self._name_server_addresses,

@@ -6,7 +6,6 @@ Upstream: DefaultLitePullConsumerImpl.java (assign, seek, commit).
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import SentCommit
@@ -160,66 +159,37 @@ class RequestedCommits:
         return acknowledged is not None and acknowledged in (wanted.offset, self._own.offsets.read(queue))
 
 
-@dataclass(frozen=True, slots=True)
-class Assign:
-    """Read these queues, and no others."""
-
-    queues: Sequence[MessageQueue]
-
-
-@dataclass(frozen=True, slots=True)
-class Seek:
-    """Continue at other offsets."""
-
-    offsets: Mapping[MessageQueue, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Commit offsets. None: of every queue, as far as the program is done. ended: called with the outcome."""
-
-    offsets: Mapping[MessageQueue, int] | None
-    ended: Ended
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRecords:
-    """Have messages pulled for record batches from now on."""
-
-
-FetchRequest = Assign | Seek | Commit | ReadRecords
-
-
 class Fetching:
-    """Handles the requests of the program."""
+    """Does what the program asks for."""
 
     def __init__(self, own: Ownership, rebalancing: Rebalancing) -> None:
         self._own = own
         self._rebalancing = rebalancing
         self.commits = RequestedCommits(own)
 
-    def handle(self, request: FetchRequest, now_ms: MonotonicMs) -> Effects:
-        """Handle a request; raises LocalProtocolError if it concerns a queue that is not ours."""
-        match request:
-            case Assign(queues):
-                return self._rebalancing.assign(queues, now_ms)
-            case Seek(offsets):
-                steps: Effects = []
-                for owned, offset in self._ours(offsets):
-                    steps += self._own.handle(owned, ev.Sought(offset), now_ms)
-                return steps
-            case Commit(None, ended):
-                self.commits.begin(self._finished(), ended)
-                return []
-            case Commit(offsets, ended):
-                assert offsets is not None, "the case above"
-                self.commits.begin(self._ours(offsets, leaving_too=True), ended)
-                return []
-            case ReadRecords():
-                self._own.pulling.read_records()
-                return []
-            case _:
-                assert_never(request)
+    def assign(self, queues: Sequence[MessageQueue], now_ms: MonotonicMs) -> Effects:
+        """Read these queues, and no others."""
+        return self._rebalancing.assign(queues, now_ms)
+
+    def seek(self, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
+        """Continue at other offsets; raises LocalProtocolError if a queue is not ours."""
+        steps: Effects = []
+        for owned, offset in self._ours(offsets):
+            steps += self._own.handle(owned, ev.Sought(offset), now_ms)
+        return steps
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None, ended: Ended) -> Effects:
+        """Commit offsets; raises LocalProtocolError if a queue is not ours. ended: called with the outcome.
+
+        None: of every queue, as far as the program is done.
+        """
+        wanted = self._finished() if offsets is None else self._ours(offsets, leaving_too=True)
+        self.commits.begin(wanted, ended)
+        return []
+
+    def read_records(self) -> None:
+        """Have messages pulled for record batches from now on."""
+        self._own.pulling.read_records()
 
     def position(self, queue: MessageQueue) -> int | None:
         """Return the offset of the message that the program gets next; None while that is not settled."""

@@ -48,6 +48,7 @@ from libramq.client.popping.popped import (
     note_change,
 )
 from libramq.client.routing.routes import RouteTable
+from libramq.client.statistics import ConsumerStatistics
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, RequestCodeNotSupported
@@ -355,10 +356,11 @@ class Holding:
         busy_ms = min((due_ms for due_ms, _ in self._busy), default=None)
         return min((each for each in (self._check_ms, busy_ms) if each is not None), default=None)
 
-    @property
-    def deliveries(self) -> list[PopDelivery]:
+    def work(self) -> ConsumerStatistics:
         """Return what waits for handlers, and what they are at work on."""
-        return [*self._deliveries]
+        in_flight = sum(each.in_hand_count for each in self._deliveries)
+        waiting = sum(len(each.messages) for each in self._deliveries) - in_flight
+        return ConsumerStatistics(waiting=waiting, in_flight=in_flight)
 
     @property
     def runs(self) -> bool:

@@ -11,7 +11,9 @@ Upstream: DefaultMQPushConsumerImpl.popMessage, PopRequest.java, ConsumeMessageP
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
@@ -26,9 +28,17 @@ from libramq.client.consuming.timers import Timers
 from libramq.client.options import ConsumeFrom
 from libramq.client.popping.popped import POP_MESSAGES_MAX, Place, is_wanted, messages_of, pop_call
 from libramq.client.routing.routes import RouteTable
-from libramq.clock import MonotonicMs, Now
+from libramq.client.statistics import ConsumerStatistics
+from libramq.clock import Clock, MonotonicMs, Now
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, FilterRefused, LibraError, NoPermission, RequestCodeNotSupported
+from libramq.errors import (
+    BrokerError,
+    FilterRefused,
+    InvalidState,
+    LibraError,
+    NoPermission,
+    RequestCodeNotSupported,
+)
 from libramq.filter.sql import SQL92
 from libramq.filter.subscription import Selector, kind_of
 from libramq.logs import get_logger
@@ -153,30 +163,31 @@ class PopConsumerCore:
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
-        monotonic_ms: Callable[[], MonotonicMs],
+        clock: Clock,
         failed: Callable[[str, Exception], None],
-        round_trips_ms: Mapping[str, int],
     ) -> None:
-        """monotonic_ms: the clock that the times of events come from; handler threads read it, too.
+        """clock: that the times of events come from; handler threads read it, too.
 
-        failed: called with failures that are bugs of ours. round_trips_ms: the shortest, by address.
+        failed: called with failures that are bugs of ours.
         """
         self._failed = failed
         self._subscriptions = subscriptions
         self._settings = settings
         self._begun = Begun()
         self._beginning: GroupBeginning | None = None
-        self._round_trips_ms = round_trips_ms
+        self._round_trips_ms: dict[str, int] = {}  # The shortest, by address.
         self.routes = RouteTable()
         self._timers = Timers(failed)
         self._stop_due = self._timers.new(self._stop_now)
         self.troubles = Troubles()
-        self._known_brokers = KnownBrokers(settings, subscriptions, self.routes, self._timers, self.troubles)
-        self._known_brokers.routes_changed = self._routes_changed
-        self._known_brokers.met = self._met
+        self.known_brokers = KnownBrokers(settings, subscriptions, self.routes, self._timers, self.troubles)
+        self.known_brokers.routes_changed = self._routes_changed
+        self.known_brokers.met = self._met
         self._places = Places(settings, subscriptions, self.routes)
         self._settling = Settling(settings, self.routes, self._places.release)
-        self.holding = Holding(settings, self.routes, self._settling, self._places.release, monotonic_ms)
+        self.holding = Holding(
+            settings, self.routes, self._settling, self._places.release, clock.monotonic_ms
+        )
         self._pause_over_ms: MonotonicMs | None = None
         self._phase = Phase.NEW
         self._is_drained = False  # Handlers are not waited for any more.
@@ -202,7 +213,7 @@ class PopConsumerCore:
     def start(self, now: Now) -> Effects:
         """Start by fetching the routes."""
         self._phase = Phase.RUNNING
-        return self._known_brokers.start(now)
+        return self.known_brokers.start(now)
 
     def tick(self, now_ms: MonotonicMs) -> Effects:
         """Perform everything that is due."""
@@ -230,7 +241,7 @@ class PopConsumerCore:
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Handle the end of a connection: the broker has dropped us, or has died."""
-        self._known_brokers.lost(address, now_ms)
+        self.known_brokers.lost(address, now_ms)
         return []
 
     def members_changed(self, now_ms: MonotonicMs) -> Effects:
@@ -241,9 +252,21 @@ class PopConsumerCore:
         """Handle an operator's reset: the broker pops from there."""
         return []
 
-    def process_queues(self) -> Sequence[OwnedQueue]:
+    def process_queues(self) -> list[OwnedQueue]:
         """Return its queues: none."""
         return []
+
+    def owned(self) -> list[MessageQueue]:
+        """Return its queues: none."""
+        return []
+
+    def hook_done(self, change: fx.QueueChange, now_ms: MonotonicMs) -> Effects:
+        """Do nothing: no queue is revoked."""
+        return []
+
+    def work(self) -> ConsumerStatistics:
+        """Return what is in hand."""
+        return self.holding.work()
 
     # Messages.
 
@@ -364,13 +387,15 @@ class PopConsumerCore:
         ]
         return [fx.Deliver(again)] if again else []
 
-    def pause(self, now_ms: MonotonicMs) -> Effects:
+    def pause(self, queues: Sequence[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
         """Start no more handlers and pops."""
+        _refuse(queues)
         self.holding.pause()
         return []
 
-    def resume(self, now_ms: MonotonicMs) -> Effects:
+    def resume(self, queues: Sequence[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
         """Continue."""
+        _refuse(queues)
         kept = self.holding.resume()
         return [fx.Deliver(kept)] if kept else []
 
@@ -384,7 +409,7 @@ class PopConsumerCore:
         if self._phase is not Phase.RUNNING:
             return []
         self._phase = Phase.DRAINING
-        self._known_brokers.close()
+        self.known_brokers.close()
         self._timers.clear()
         self._stop_due.at(now_ms + timeout_ms)
         self.holding.close()
@@ -405,7 +430,7 @@ class PopConsumerCore:
     def _unregister(self) -> Effects:
         self._phase = Phase.LEAVING
         self._timers.clear()
-        return [fx.Unregister(tuple(sorted(self._known_brokers.alive)))]
+        return [fx.Unregister(tuple(sorted(self.known_brokers.alive)))]
 
     def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
         """Add what follows from an event."""
@@ -421,9 +446,24 @@ class PopConsumerCore:
             self._pause_over_ms = self._places.next_due_ms(now_ms)
         if self.troubles.reports:
             found += self.troubles.take()
-        return found
+        return [self._measured(each, now_ms) if isinstance(each, fx.Ask) else each for each in found]
+
+    def _measured(self, ask: fx.Ask[Any], sent_ms: MonotonicMs) -> fx.Ask[Any]:
+        """Return a question that measures how long its answer takes."""
+
+        def measured(outcome: Any, now_ms: MonotonicMs) -> Effects:
+            took_ms = now_ms - sent_ms
+            self._round_trips_ms[ask.address] = min(took_ms, self._round_trips_ms.get(ask.address, took_ms))
+            return ask.done(outcome, now_ms)
+
+        return msgspec.structs.replace(ask, done=measured)
 
     @property
     def _is_idle(self) -> bool:
         """Return whether no handler is waited for."""
         return self._is_drained or not self.holding.runs
+
+
+def _refuse(queues: Sequence[MessageQueue] | None) -> None:
+    if queues is not None:
+        raise InvalidState("a consumer that pops owns no queues: pause() and resume() without any")

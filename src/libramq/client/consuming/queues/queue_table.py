@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from libramq.client.consuming.queues.owned_queue import Delivery, HeldMessages, Lease, OwnedQueue, QueueState
+from libramq.client.statistics import ConsumerStatistics
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 
@@ -72,6 +73,23 @@ class QueueTable:
             and now_ms - owned.cursor.last_ms > PULL_IDLE_MS_MAX
         ]
 
+    def work(self) -> ConsumerStatistics:
+        """Return what is in hand; handled: the first messages of batches that are not finished."""
+        owned = self.each()
+        deliveries = [each for one in owned for each in one.work.deliveries]
+        in_flight = sum(each.in_hand_count for each in deliveries)
+        done = sum(each.done_count for each in deliveries)
+        lags = [_lag(each) for each in owned if each.is_ours]
+        known = [lag for lag in lags if lag is not None]
+        return ConsumerStatistics(
+            queues=len(lags),
+            waiting=sum(len(each.held) for each in owned) - in_flight - done,
+            in_flight=in_flight,
+            handled=done,
+            lag=sum(known) if known else None,
+            queues_without_lag=len(lags) - len(known),
+        )
+
     def add(self, queue: MessageQueue, now_ms: MonotonicMs) -> OwnedQueue:
         """Add a queue that was assigned to us."""
         owned = self._queues[queue] = OwnedQueue(queue, self.lease, now_ms=now_ms, new_held=self._new_held)
@@ -127,3 +145,13 @@ class QueueTable:
             self._paused.clear()
         else:
             self._paused.difference_update(queues)
+
+
+def _lag(owned: OwnedQueue) -> int | None:
+    end = owned.cursor.end_offset
+    if end is None:
+        return None
+    if not owned.held:  # All that was read is done; the rest was not selected.
+        return max(0, end - owned.cursor.next_offset)
+    done = sum(each.done_count for each in owned.work.deliveries)
+    return max(0, end - owned.continues_at - done)
