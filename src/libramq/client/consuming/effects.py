@@ -5,7 +5,6 @@ to what the part must remember of the question, and returns the effects that fol
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -37,109 +36,96 @@ class Ask(msgspec.Struct, Generic[T], frozen=True):
     takes_late: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRoutes:
+class FetchRoutes(msgspec.Struct, frozen=True):
     """Fetch the routes of topics from a name server; done gets them (None for a topic without one)."""
 
     topics: tuple[str, ...]
     done: Callable[[Mapping[str, TopicRouteData | None], MonotonicMs], "Effects"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOffset:
+class ReadOffset(msgspec.Struct, frozen=True):
     """Read an offset from the local offset store; done gets it, or None."""
 
     queue: MessageQueue
     done: Callable[[int | None, MonotonicMs], "Effects"]
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(msgspec.Struct, frozen=True):
     """Run handlers → `handled`."""
 
     deliveries: Sequence[Delivery]
 
 
-@dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(msgspec.Struct, frozen=True):
     """Abandon handlers that do not return, and free their places."""
 
     deliveries: tuple[Delivery, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitsEnded:
+class CommitsEnded(msgspec.Struct, frozen=True):
     """Report to the program that the offsets it wanted committed are committed, or why they are not."""
 
     ended: Callable[[LibraError | None], None]
     error: LibraError | None
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOffsets:
+class StoreOffsets(msgspec.Struct, frozen=True):
     """Write offsets to the local offset store; what cannot be written is written with the next call."""
 
     offsets: tuple[tuple[MessageQueue, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Assigned:
+class QueueChange(msgspec.Struct, frozen=True):
+    """A change of our queues, for the listener."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+class Assigned(QueueChange, frozen=True):
     """Notify the listener of queues that are ours now.
 
     → `hook_done`, if there is a listener: until then the queues are not read.
     """
 
-    queues: tuple[MessageQueue, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Revoked:
+class Revoked(QueueChange, frozen=True):
     """Notify the listener of queues that are no longer ours: drained, or out of time.
 
     → `hook_done`, if there is a listener: until then the queues are not released.
     """
 
-    queues: tuple[MessageQueue, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(QueueChange, frozen=True):
     """Notify the listener of queues that others have, or may have, before we could commit."""
 
-    queues: tuple[MessageQueue, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(msgspec.Struct, frozen=True):
     """Report a problem that stops deliveries. keeps_out: it stops all, until others act."""
 
     error: LibraError
     keeps_out: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(msgspec.Struct, frozen=True):
     """Report that nothing keeps us out any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unregister:
+class Unregister(msgspec.Struct, frozen=True):
     """Unregister from brokers → `unregistered`."""
 
     addresses: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """Report the end: no further effects will come."""
 
 
-#: Changes of our queues, for the listener.
-QueueChange = Assigned | Revoked | Lost
 Effect = (
     Deliver
     | Ask[Any]
-    | QueueChange
+    | Assigned
+    | Revoked
+    | Lost
     | Abandon
     | CommitsEnded
     | ReadOffset

@@ -9,7 +9,6 @@ Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceServic
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from libramq.client.beginning import Begun, GroupBeginning
@@ -274,7 +273,7 @@ def _merged(effects: Effects) -> Effects:
         else:
             first = found[place]
             assert isinstance(first, fx.QueueChange)
-            found[place] = replace(first, queues=first.queues + effect.queues)
+            found[place] = type(first)(first.queues + effect.queues)
     return found
 
 

@@ -21,7 +21,13 @@ from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import begin_at_committed, load, load_later
 from libramq.client.consuming.ownership.ownership import Ownership, Released
 from libramq.client.consuming.ownership.release_actions import lose
-from libramq.client.consuming.queues.owned_queue import NO_CLAIM, OwnedQueue, QueueClaim, QueueState, reserved
+from libramq.client.consuming.queues.owned_queue import (
+    LockStatus,
+    OwnedQueue,
+    QueueClaim,
+    QueueLock,
+    QueueState,
+)
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
 from libramq.fencing import Attempts, Claim, Opened
@@ -42,7 +48,7 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
         owned.claim = QueueClaim(event.claim)
         if event.opened is not None:
             owned.state = QueueState.OPENING
-            owned.claim = owned.claim.accepted(event.claim, event.opened.topic_start)
+            owned.claim.accept(event.claim, event.opened.topic_start)
             _note_attempts(owned, event.opened)
             return own.announce(owned) + begin_at_committed(
                 own, owned, _committed_offset(own, event.opened, owned), now_ms
@@ -61,20 +67,20 @@ def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: Monotoni
     """Open a queue that the coordinator has granted us, also if it is open under an earlier grant."""
     if owned.claim.granted == event.claim or owned.claim.is_newer_than(event.claim):
         return []
-    owned.claim = owned.claim.regranted(event.claim)
+    owned.claim.regrant(event.claim)
     return own.announce(owned) + load(own, owned, event, now_ms)
 
 
 def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Effects:
     """Take a queue again after it is given up."""
-    owned.claim = owned.claim.regranted(event.claim)
+    owned.claim.regrant(event.claim)
     owned.is_wanted_again = True
     return []
 
 
 def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
     """Begin a queue at the offset that its fence returned."""
-    owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
+    owned.claim.accept(event.claim, event.answer.topic_start)
     _note_attempts(owned, event.answer)
     return begin_at_committed(own, owned, _committed_offset(own, event.answer, owned), now_ms)
 
@@ -82,7 +88,7 @@ def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: Mo
 def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
     """Continue where we are, unless somebody else has read the queue meanwhile."""
     may_continue = _fits(own, owned, event.answer)
-    owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
+    owned.claim.accept(event.claim, event.answer.topic_start)
     if not may_continue:
         steps = lose(own, owned, event, now_ms)
         return steps + own.take(owned.queue, now_ms, delay_ms=0, claim=event.claim)
@@ -112,7 +118,7 @@ def refuse(
         return own.pulling.pull(owned, now_ms) if owned.claim.is_current else []
     if isinstance(event.error, Fenced):
         return lose(own, owned, event, now_ms)
-    owned.claim = owned.claim.forgotten()
+    owned.claim.opened = None
     owned.state = QueueState.FORGOTTEN
     return load(own, owned, event, now_ms)
 
@@ -123,13 +129,13 @@ def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_m
         return []
     if isinstance(event.error, Fenced):
         return lose(own, owned, event, now_ms)
-    owned.claim = owned.claim.forgotten()
+    owned.claim.opened = None
     return []
 
 
 def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
     """Begin a queue as one that we allocate for ourselves; a former owner may still commit."""
-    owned.claim = NO_CLAIM
+    owned.claim = QueueClaim()
     if own.uses_locks:
         return _lock(own, owned)
     owned.state = QueueState.WAITING
@@ -139,17 +145,17 @@ def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_m
 
 def keep_reading(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
     """Go on as before. Brokers reserve our open queues until we have locked them (groups.queue_lock)."""
-    owned.claim = NO_CLAIM
+    owned.claim = QueueClaim()
     own.read(owned)
     if not own.uses_locks:
         return []
-    owned.lock = reserved(own.master(owned) or "")
+    owned.lock = QueueLock(LockStatus.HELD, own.master(owned) or "")
     return own.want_lock(owned)
 
 
 def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
     """Go on giving up a queue, without a coordinator."""
-    owned.claim = NO_CLAIM
+    owned.claim = QueueClaim()
     return []
 
 
@@ -165,7 +171,7 @@ def _note_attempts(owned: OwnedQueue, opened: Opened) -> None:
 
 def _lock(own: Ownership, owned: OwnedQueue) -> Effects:
     owned.state = QueueState.LOCKING
-    owned.lock = owned.lock.wanted()
+    owned.lock.status = LockStatus.WANTED
     return own.want_lock(owned)
 
 

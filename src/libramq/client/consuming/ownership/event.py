@@ -1,7 +1,8 @@
 """The events of an owned queue: everything that can happen to it; `transitions` has the action for each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, NotYetGranted
@@ -11,8 +12,11 @@ from libramq.message.message import MessageExt
 from libramq.rpc.broker_calls import PullReply
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Event(msgspec.Struct, frozen=True):
+    """Something that happens to an owned queue."""
+
+
+class Taken(Event, frozen=True):
     """The queue was assigned to us. delay_ms: its last owner's time to commit. claim: the coordinator's.
 
     opened: by its fence, under that claim.
@@ -26,53 +30,45 @@ class Taken:
 # Locks.
 
 
-@dataclass(frozen=True, slots=True)
-class LockGranted:
+class LockGranted(Event, frozen=True):
     """The broker has granted or renewed its lock, by a request of this time."""
 
     address: str
     requested_ms: MonotonicMs
 
 
-@dataclass(frozen=True, slots=True)
-class LockRefused:
+class LockRefused(Event, frozen=True):
     """Another member has its lock."""
 
 
-@dataclass(frozen=True, slots=True)
-class LockFailed:
+class LockFailed(Event, frozen=True):
     """The broker did not answer a request for its lock."""
 
     error: LibraError
 
 
-@dataclass(frozen=True, slots=True)
-class LockDoubted:
+class LockDoubted(Event, frozen=True):
     """The connection to its broker ended: it may give the lock away."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocksLifted:
+class LocksLifted(Event, frozen=True):
     """A coordinator allocates from now on, and grants are stronger than locks."""
 
 
 # Its start offset.
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDue:
+class OffsetDue(Event, frozen=True):
     """The time has come to query the queue's offset, or to open it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetAnswered:
+class OffsetAnswered(Event, frozen=True):
     """Its committed offset is here (None: nothing is committed), or the query failed."""
 
     outcome: int | LibraError | None
 
 
-@dataclass(frozen=True, slots=True)
-class StartAnswered:
+class StartAnswered(Event, frozen=True):
     """The offset of its end, or of a time, is here, or the query failed."""
 
     outcome: int | LibraError
@@ -81,163 +77,110 @@ class StartAnswered:
 # Claims, in a coordinated group.
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(Event, frozen=True):
     """The coordinator has granted it to us."""
 
     claim: Claim
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Event, frozen=True):
     """Its fence has opened it under the claim that was granted last."""
 
     claim: Claim
     answer: OpenedByFence
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFenced:
+class OpenFenced(Event, frozen=True):
     """Its fence has opened it for another member, under a later epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFailed:
+class OpenFailed(Event, frozen=True):
     """The queue could not be opened. is_refused_for_long: by an answer, which will not change."""
 
     error: LibraError
     is_refused_for_long: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PullRefused:
+class PullRefused(Event, frozen=True):
     """Its fence refused a pull under a claim."""
 
     claim: Claim
     error: Fenced | NotYetGranted
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRefused:
+class ClaimRefused(Event, frozen=True):
     """Its fence refused a commit under a claim."""
 
     claim: Claim
     error: Fenced | NotYetGranted
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimsDropped:
+class ClaimsDropped(Event, frozen=True):
     """We allocate for ourselves from now on."""
 
 
 # Reading.
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(Event, frozen=True):
     """A pull was answered."""
 
     outcome: PullReply | LibraError
     messages: Sequence[MessageExt]
 
 
-@dataclass(frozen=True, slots=True)
-class Sought:
+class Sought(Event, frozen=True):
     """The program continues at another offset."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetSet:
+class OffsetSet(Event, frozen=True):
     """An operator has reset the group's offset in it."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(Event, frozen=True):
     """The user has paused it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(Event, frozen=True):
     """The user has resumed it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Continued:
+class Continued(Event, frozen=True):
     """Handlers may begin again, which a lease had forbidden."""
 
 
 # The end.
 
 
-@dataclass(frozen=True, slots=True)
-class Unassigned:
+class Unassigned(Event, frozen=True):
     """The queue is to be given up: handlers have `drain_ms` to end. 0: the time is over."""
 
     drain_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerEnded:
+class HandlerEnded(Event, frozen=True):
     """A handler has returned, or a message was sent back, while it is being given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrainTimedOut:
+class DrainTimedOut(Event, frozen=True):
     """Its handlers have had their time: their messages will be redelivered elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerDone:
+class ListenerDone(Event, frozen=True):
     """The listener has finished with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerTimedOut:
+class ListenerTimedOut(Event, frozen=True):
     """The listener has had its time."""
 
 
-@dataclass(frozen=True, slots=True)
-class MayCommit:
+class MayCommit(Event, frozen=True):
     """Its commit was answered, or others' commits no longer hold it back."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakenByOther:
+class TakenByOther(Event, frozen=True):
     """Another member has it, or may have it."""
-
-
-Event = (
-    Taken
-    | LockGranted
-    | LockRefused
-    | LockFailed
-    | LockDoubted
-    | LocksLifted
-    | OffsetDue
-    | OffsetAnswered
-    | StartAnswered
-    | Granted
-    | Opened
-    | OpenFenced
-    | OpenFailed
-    | PullRefused
-    | ClaimRefused
-    | ClaimsDropped
-    | Pulled
-    | Sought
-    | OffsetSet
-    | Paused
-    | Resumed
-    | Continued
-    | Unassigned
-    | HandlerEnded
-    | DrainTimedOut
-    | ListenerDone
-    | ListenerTimedOut
-    | MayCommit
-    | TakenByOther
-)

@@ -50,7 +50,7 @@ LOCK_RENEW_MS: Final = 20_000
 
 def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Continue with the offset, when the last owner has had time to commit."""
-    owned.lock = owned.lock.granted(event.requested_ms)
+    owned.lock.granted(event.requested_ms)
     steps = own.announce(owned)
     if own.settings.orderly_takeover_ms:
         owned.state = QueueState.WAITING
@@ -61,13 +61,13 @@ def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_m
 
 def keep_lock(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Trust the lock for another while."""
-    owned.lock = owned.lock.granted(event.requested_ms)
+    owned.lock.granted(event.requested_ms)
     return []
 
 
 def query_doubt(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Query the offset: another member may have held the lock meanwhile, and read the queue."""
-    owned.lock = owned.lock.granted(event.requested_ms)
+    owned.lock.granted(event.requested_ms)
     call = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=True)
     return own.ask(owned, event.address, call, ev.OffsetAnswered)
 
@@ -83,7 +83,7 @@ def resolve_doubt(
     ours = own.offsets.read(owned.queue)
     if outcome is not None and outcome > (owned.cursor.start_offset if ours is None else ours):
         return lose(own, owned, event, now_ms)
-    owned.lock = owned.lock.confirmed()
+    owned.lock.status = LockStatus.HELD
     own.read(owned)
     return own.pulling.go_on(owned, now_ms)
 
@@ -91,7 +91,7 @@ def resolve_doubt(
 def retry_lock(own: Ownership, owned: OwnedQueue, event: ev.LockRefused, now_ms: MonotonicMs) -> Effects:
     """Request a lock again that its last owner still has."""
     is_soon = owned.lock.refusals < LOCK_RETRIES_SOON
-    owned.lock = owned.lock.refused()
+    owned.lock.refusals += 1
     own.want_lock_at(owned, now_ms + (LOCK_RETRY_MS if is_soon else LOCK_RETRY_LATER_MS))
     return []
 
@@ -124,9 +124,9 @@ def _doubt(owned: OwnedQueue) -> Effects:
     if owned.state in (QueueState.LOCKING, QueueState.WAITING, QueueState.OPENING):
         # Nothing was read yet: it is locked again as soon as its broker answers a heartbeat.
         owned.state = QueueState.LOCKING
-        owned.lock = owned.lock.wanted()
+        owned.lock.status = LockStatus.WANTED
         return []
-    owned.lock = owned.lock.doubted()
+    owned.lock.status = LockStatus.IN_DOUBT
     if owned.state in (*POSITIONED, QueueState.SEARCHING):
         owned.state = QueueState.DOUBTED
     return []
@@ -190,7 +190,7 @@ class Locks:
                 steps += self._own.known_brokers.look_soon(now_ms)
                 self._own.want_lock_at(owned, now_ms + LOCK_FAILED_MS)
             else:
-                owned.lock = owned.lock.requested(master)
+                owned.lock.address = master
                 by_address.setdefault(master, []).append(owned)
         self._own.locks_wanted.clear()
         for address, wanted in by_address.items():

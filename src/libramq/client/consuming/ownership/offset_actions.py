@@ -13,13 +13,11 @@ is searched by that time, and a young one is no exception.
 Upstream: RebalancePushImpl.java, DefaultMQPushConsumerImpl.pullMessage.
 """
 
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import OFFSET_TIMEOUT_MS
+from libramq.client.consuming.consumer_settings import OFFSET_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
@@ -29,7 +27,10 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, NoPermission
 from libramq.logs import get_logger
+from libramq.message.names import retry_topic
+from libramq.message.queue import MessageQueue
 from libramq.rpc.broker_calls import PullReply, max_offset, query_consumer_offset, search_offset
+from libramq.rpc.call import Call
 from libramq.rpc.group_calls import open_queue
 
 log = get_logger(__name__)
@@ -43,32 +44,26 @@ OPEN_AGAIN_MS_MAX: Final = 200
 NO_MASTER: Final = "its broker has no master now"
 
 
-class OffsetQuery(Enum):
-    """The question that the broker must answer first."""
-
-    MAXIMUM = "maximum"
-    BY_TIME = "by time"
-
-
-@dataclass(frozen=True, slots=True)
-class StartAt:
-    """Pull from this offset."""
-
-    offset: int
-
-
 def where_to_pull_from(
-    consume_from: ConsumeFrom, *, is_retry_topic: bool, committed: int | None
-) -> StartAt | OffsetQuery:
-    """Decide by the committed offset (None: none)."""
+    settings: ConsumerSettings, queue: MessageQueue, committed: int | None, since_ms: int = 0
+) -> int | Call[int]:
+    """Return the offset to begin at, or the question that its broker must answer first.
+
+    committed: None: none. since_ms: from when the group reads the topic; 0: unknown.
+    """
+    is_retry_topic, consume_from = queue.topic == retry_topic(settings.group), settings.consume_from
     if committed is not None:
-        return StartAt(committed)
-    if consume_from is ConsumeFrom.LAST_OFFSET:
-        return StartAt(0) if is_retry_topic else OffsetQuery.MAXIMUM
-    if consume_from is ConsumeFrom.FIRST_OFFSET:
-        # If the queue begins later, the broker moves the first pull.
-        return StartAt(0)
-    return OffsetQuery.MAXIMUM if is_retry_topic else OffsetQuery.BY_TIME
+        return committed
+    # If the queue begins later, the broker moves the first pull.
+    if consume_from is ConsumeFrom.FIRST_OFFSET or (
+        is_retry_topic and consume_from is ConsumeFrom.LAST_OFFSET
+    ):
+        return 0
+    if since_ms:
+        return search_offset(queue, since_ms)
+    if is_retry_topic or consume_from is ConsumeFrom.LAST_OFFSET:
+        return max_offset(queue)
+    return search_offset(queue, settings.consume_timestamp_ms)
 
 
 def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
@@ -99,7 +94,7 @@ def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms
 def load_later(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
     """Open a queue again after a pause."""
     delay_ms = min(OPEN_AGAIN_MS << min(owned.claim.tries, 8), OPEN_AGAIN_MS_MAX)
-    owned.claim = owned.claim.tried()
+    owned.claim.tries += 1
     own.load_at(owned, now_ms + delay_ms)
 
 
@@ -131,24 +126,18 @@ def begin_at_committed(
 ) -> Effects:
     """Begin at the committed offset; None if nothing is committed."""
     queue = owned.queue
-    since_ms = own.since_ms.get(queue.topic)
-    decision = where_to_pull_from(
-        own.settings.consume_from, is_retry_topic=own.pulling.is_retry(queue), committed=committed
-    )
-    if isinstance(decision, StartAt):
+    start = where_to_pull_from(own.settings, queue, committed, own.since_ms.get(queue.topic, 0))
+    if isinstance(start, int):
         if committed is not None:
             own.offsets.loaded(queue, committed)
         if committed:  # Brokers also answer 0 for a new queue without an offset.
             own.commits.known(queue)
         own.read(owned)
-        return own.pulling.start(owned, decision.offset, now_ms, was_committed=committed is not None)
+        return own.pulling.start(owned, start, now_ms, was_committed=committed is not None)
     address = own.master(owned)
     if address is None:
         return cannot_load(own, owned, NO_MASTER, now_ms)
-    if decision is OffsetQuery.MAXIMUM and not since_ms:
-        return own.ask(owned, address, max_offset(queue), ev.StartAnswered)
-    timestamp_ms = since_ms or own.settings.consume_timestamp_ms
-    return own.ask(owned, address, search_offset(queue, timestamp_ms), ev.StartAnswered)
+    return own.ask(owned, address, start, ev.StartAnswered)
 
 
 def begin_at_start(

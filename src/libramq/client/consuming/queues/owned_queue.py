@@ -3,7 +3,7 @@ offset to commit, and how fast it catches up.
 
         pulled ─► held ─► Delivery to a handler ─► removed ─► commit offset: the smallest remaining one
 
-Its state changes by the table in `transitions`; lock and claim are values that are replaced.
+Its state changes by the table in `transitions`, whose actions write lock and claim, too.
 Upstream: impl/consumer/ProcessQueue.java.
 
 The lease says until when a member of a coordinated group may start handlers and commit without having heard
@@ -15,7 +15,7 @@ nothing before it has heard from the coordinator. Outside coordinated groups the
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from operator import lt
 from typing import ClassVar, Final, NamedTuple, Self
@@ -134,7 +134,7 @@ class LockStatus(Enum):
     IN_DOUBT = "in doubt"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QueueLock:
     """A lock: it holds 60 s at the broker, and is trusted 30 s here, counted from its request.
 
@@ -156,38 +156,14 @@ class QueueLock:
         """Return whether no other member can read the queue, as far as locks are concerned."""
         return self.status in (LockStatus.HELD, LockStatus.NOT_NEEDED)
 
-    def wanted(self) -> Self:
-        """Return the lock of a queue that needs one."""
-        return replace(self, status=LockStatus.WANTED)
-
-    def requested(self, address: str) -> Self:
-        """Return the lock after a request to a broker."""
-        return replace(self, address=address)
-
-    def granted(self, requested_ms: MonotonicMs) -> Self:
-        """Return the lock after the broker has granted it, or renewed it; a doubt needs more than that."""
-        status = self.status if self.is_in_doubt else LockStatus.HELD
-        return replace(self, status=status, until_ms=requested_ms + LOCK_TRUSTED_MS)
-
-    def confirmed(self) -> Self:
-        """Return the lock when nobody else has read the queue meanwhile."""
-        return replace(self, status=LockStatus.HELD)
-
-    def refused(self) -> Self:
-        """Return the lock after another refusal."""
-        return replace(self, refusals=self.refusals + 1)
-
-    def doubted(self) -> Self:
-        """Return the lock when the broker may give it away."""
-        return replace(self, status=LockStatus.IN_DOUBT)
+    def granted(self, requested_ms: MonotonicMs) -> None:
+        """Trust the lock, which the broker has granted or renewed; a doubt needs more than that."""
+        if not self.is_in_doubt:
+            self.status = LockStatus.HELD
+        self.until_ms = requested_ms + LOCK_TRUSTED_MS
 
 
-def reserved(address: str) -> QueueLock:
-    """Return the lock of a queue that was open under an epoch: brokers reserve it until it is locked."""
-    return QueueLock(LockStatus.HELD, address)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QueueClaim:
     """A claim; outside coordinated groups there is none.
 
@@ -222,25 +198,13 @@ class QueueClaim:
             and claim.epoch < opened.epoch
         )
 
-    def regranted(self, claim: Claim) -> Self:
-        """Return it after another grant."""
-        return replace(self, granted=claim, tries=0)
+    def regrant(self, claim: Claim) -> None:
+        """Take another grant."""
+        self.granted, self.tries = claim, 0
 
-    def tried(self) -> Self:
-        """Return it after an opening failed."""
-        return replace(self, tries=self.tries + 1)
-
-    def accepted(self, claim: Claim, topic_start: int) -> Self:
-        """Return it after the fence opened the queue."""
-        return replace(self, opened=claim, opened_epoch=claim.epoch, tries=0, topic_start=topic_start)
-
-    def forgotten(self) -> Self:
-        """Return it after the fence has forgotten the opening."""
-        return replace(self, opened=None)
-
-
-#: The claim of a queue that we allocate for ourselves.
-NO_CLAIM = QueueClaim()
+    def accept(self, claim: Claim, topic_start: int) -> None:
+        """Note that the fence has opened the queue."""
+        self.opened, self.opened_epoch, self.tries, self.topic_start = claim, claim.epoch, 0, topic_start
 
 
 class HeldMessages:
@@ -490,7 +454,7 @@ class OwnedQueue:
         #: Set by `enter` only; read by handlers' threads.
         self.state = QueueState.NEW
         self.lock = QueueLock()
-        self.claim = NO_CLAIM
+        self.claim = QueueClaim()
         self.cursor = PullCursor(last_ms=now_ms)
         self._new_held = new_held
         self.held = new_held()
