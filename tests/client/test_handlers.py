@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
-from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.handling.handlers import FailureLog, HandlerTasks, HandlerThreads
 from libramq.client.consuming.queues.owned_queue import Delivery, Lease, OwnedQueue, QueueState
 from libramq.clock import SystemClock
@@ -14,6 +16,16 @@ from libramq.logs import LINES_MAX
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from tests.client.consuming.examples import message
+
+
+class Run(NamedTuple):
+    """The run of a consumer, as far as handlers know it."""
+
+    loop: asyncio.AbstractEventLoop
+    report: Callable[[Delivery, Ending], None]
+
+    def loop_closed(self) -> None:
+        raise AssertionError
 
 
 async def test_deliveries_of_a_queue_that_is_not_read_any_more_get_no_task():
@@ -29,14 +41,8 @@ async def test_deliveries_of_a_queue_that_is_not_read_any_more_get_no_task():
         await gate.wait()
 
     loop = asyncio.get_running_loop()
-    tasks = HandlerTasks(
-        {"T": handle},
-        count=1,
-        loop=loop,
-        report=lambda *report: reports.append(report),
-        loop_closed=list,
-        log_failure=FailureLog(),
-    )
+    run = Run(loop, lambda *report: reports.append(report))
+    tasks = HandlerTasks({"T": handle}, run, count=1, log_failure=FailureLog())
     deliveries = [Delivery(owned, [message(0)]) for _ in range(5)]
     tasks.put(deliveries)
     await begun.wait()
@@ -70,20 +76,13 @@ def test_a_loop_that_ends_begins_no_further_handlers():
 
         loop = asyncio.get_running_loop()
         loop.set_task_factory(count)
-        tasks = HandlerTasks(
-            {"T": handle},
-            count=1,
-            loop=loop,
-            report=lambda *_: None,
-            loop_closed=lambda: None,
-            log_failure=FailureLog(),
-        )
+        tasks = HandlerTasks({"T": handle}, Run(loop, print), count=1, log_failure=FailureLog())
         tasks.put([Delivery(owned, [message(0)]) for _ in range(5)])
         await begun.wait()
 
     asyncio.run(main())
     assert [each.__qualname__ for each in created if "HandlerTasks" in each.__qualname__] == [
-        "HandlerTasks._run"
+        "HandlerTasks._handle"
     ]
 
 
@@ -113,9 +112,7 @@ def test_a_delivery_not_begun_may_be_queued_again_before_its_report_returns(owne
             ran_again.set()
 
     loop = asyncio.new_event_loop()
-    threads = HandlerThreads(
-        {}, count=2, loop=loop, report=report, loop_closed=lambda: None, log_failure=FailureLog()
-    )
+    threads = HandlerThreads({}, Run(loop, report), count=2, log_failure=FailureLog())
     threads.put([delivery])
     assert ran_again.wait(WAIT_S)
     threads.close()

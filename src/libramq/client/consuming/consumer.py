@@ -17,13 +17,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from libramq.client.consuming.consumer_network import ConsumerNetwork
-from libramq.client.consuming.consumer_run import MakeReceiver, Stage
+from libramq.client.consuming.consumer_run import ConsumerRun, Stage
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Value
 from libramq.client.consuming.fetching.fetching import Fetching
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
-from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, record_batch, schema_of
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.options import (
@@ -77,18 +76,10 @@ class FetchWaiting:
     network thread ─► deliver ─► buffer ─► wake ─► the task that waits on the user's loop
     """
 
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        report: Callable[[Delivery, Ending], None],
-        loop_closed: Callable[[], None],
-        deserializer: Deserializer | None,
-    ) -> None:
-        self.buffer = FetchBuffer(report, self._wake_soon)
+    def __init__(self, run: ConsumerRun, deserializer: Deserializer | None) -> None:
+        self.buffer = FetchBuffer(run.report, self._wake_soon)
         self._deserializer = deserializer
-        self._loop = loop
-        self._loop_closed = loop_closed
+        self._run, self._loop = run, run.loop
         self._waiter: asyncio.Future[None] | None = None
         self._has_changed = False
 
@@ -154,7 +145,7 @@ class FetchWaiting:
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:  # It is closed.
-            self._loop_closed()
+            self._run.loop_closed()
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -229,19 +220,8 @@ class Consumer(GroupConsumer):
                 await super().stop(timeout_ms=0)
                 raise
 
-    def _receiver(self) -> MakeReceiver:
-        return self._receive
-
-    def _receive(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        report: Callable[[Delivery, Ending], None],
-        loop_closed: Callable[[], None],
-    ) -> FetchWaiting:
-        self._waiting = FetchWaiting(
-            loop=loop, report=report, loop_closed=loop_closed, deserializer=self._deserializer
-        )
+    def _receiver(self, run: ConsumerRun) -> FetchWaiting:
+        self._waiting = FetchWaiting(run, self._deserializer)
         return self._waiting
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:

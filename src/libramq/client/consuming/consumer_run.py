@@ -81,19 +81,6 @@ class Receiver(Protocol):
         """Begin nothing more: this is the child of a fork, and the messages are the parent's."""
 
 
-class MakeReceiver(Protocol):
-    """Makes the receiver of a run."""
-
-    def __call__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        report: Callable[[Delivery, Ending], None],
-        loop_closed: Callable[[], None],
-    ) -> Receiver:
-        """Make it. report: called from any thread with what became of deliveries."""
-
-
 class HandlerCounts:
     """Counts what became of deliveries, over the runs of a consumer. Written on the network thread."""
 
@@ -137,7 +124,7 @@ class ConsumerRun:
         group: str,
         hooks: Hooks,
         *,
-        receiver: "MakeReceiver",
+        receiver: Callable[["ConsumerRun"], Receiver],
         network: Callable[["ConsumerRun", Dialer], ConsumerNetwork],
         tls: Tls | None,
         counts: HandlerCounts,
@@ -147,7 +134,7 @@ class ConsumerRun:
         self.problem: LibraError | None = None
         self._group = group
         self._counts, self._monotonic_ms = counts, monotonic_ms
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._stage = Stage.STARTING
         self._started: Future[None] = Future()
@@ -157,9 +144,9 @@ class ConsumerRun:
         self._dialer = SocketDialer(tls)
         self._results: deque[tuple[Delivery, Ending]] = deque()
         self._results_announced = False
-        self.listener = QueueListener(hooks, loop=self._loop, hook_done=self._hook_done)
+        self.listener = QueueListener(hooks, loop=self.loop, hook_done=self._hook_done)
         self.notify = self.listener.notify
-        self._receiver = receiver(loop=self._loop, report=self._report, loop_closed=self.loop_closed)
+        self._receiver = receiver(self)
         # Called on the network thread.
         self.deliver, self.give_up = self._receiver.deliver, self._receiver.give_up
         self._network = network(self, self._dialer)
@@ -287,7 +274,7 @@ class ConsumerRun:
         finally:
             await self._dialer.wait_closed()
 
-    def _report(self, delivery: Delivery, ending: Ending) -> None:
+    def report(self, delivery: Delivery, ending: Ending) -> None:
         """Take a handler's result. Called from any thread; results are passed on together."""
         self._results.append((delivery, ending))
         if not self._results_announced:
@@ -315,7 +302,7 @@ class ConsumerRun:
             self._thread.call_soon(lambda: self._network.hook_done(change))
 
     async def _watch_loop(self) -> None:
-        while not self._loop.is_closed():  # noqa: ASYNC110 # No event reports it.
+        while not self.loop.is_closed():  # noqa: ASYNC110 # No event reports it.
             await asyncio.sleep(LOOP_CHECK_SECONDS)
         self.loop_closed()
 

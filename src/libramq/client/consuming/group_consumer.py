@@ -19,7 +19,7 @@ from libramq.client.consuming.consumer_run import (
     STOPPED_IN_HANDLER,
     ConsumerRun,
     HandlerCounts,
-    MakeReceiver,
+    Receiver,
     Stage,
 )
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
@@ -220,7 +220,7 @@ class GroupConsumer(AsyncClient):
         self._run = ConsumerRun(
             self.group,
             self._hooks,
-            receiver=self._receiver(),
+            receiver=self._receiver,
             network=self._network_of,
             tls=self._access.tls,
             counts=self._counts,
@@ -229,8 +229,8 @@ class GroupConsumer(AsyncClient):
         await self._run.start()
         self._has_joined = self.is_subscribed
 
-    def _receiver(self) -> MakeReceiver:
-        """Return what makes the receiver of messages; raises ConfigError if nothing may be started."""
+    def _receiver(self, run: ConsumerRun) -> Receiver:
+        """Return the receiver of a run's messages."""
         raise NotImplementedError
 
     def _network_of(self, run: Run, dialer: Dialer) -> ConsumerNetwork:

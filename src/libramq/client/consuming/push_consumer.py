@@ -9,10 +9,9 @@ Its network side runs on its own thread, so that a handler that blocks cannot de
 Upstream: client/consumer/DefaultMQPushConsumer.java.
 """
 
-from functools import partial
 from typing import Unpack
 
-from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, MakeReceiver
+from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, ConsumerRun
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order, prepared
 from libramq.client.consuming.handling.send_back import failure_of
@@ -99,7 +98,7 @@ class PushConsumer(GroupConsumer):
         self._handlers[topic] = handler
         return self._subscribed(topic, chosen)
 
-    def _receiver(self) -> MakeReceiver:
+    def _receiver(self, run: ConsumerRun) -> Handlers:
         handlers = self._handlers
         if self._settings.orderly:
             handlers = {topic: in_order(handler) for topic, handler in handlers.items()}
@@ -109,9 +108,9 @@ class PushConsumer(GroupConsumer):
                 for topic, handler in handlers.items()
             }
         settings = self._settings
-        return partial(
-            Handlers,
+        return Handlers(
             handlers,
+            run,
             concurrency=settings.threads,
             failure=lambda messages: failure_of(messages, settings),
         )

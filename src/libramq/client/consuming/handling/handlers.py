@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, HandlerResult, ending_of
@@ -99,6 +99,20 @@ def _cut(exception: BaseException) -> BaseException:
 CANCELLED_PAUSE_S: Final = 0.1
 
 
+class Run(Protocol):
+    """The run of a consumer, of which handlers are part."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that it was started on."""
+
+    def report(self, delivery: Delivery, ending: Ending) -> None:
+        """Take what became of a delivery; called from any thread."""
+
+    def loop_closed(self) -> None:
+        """Note that the loop was closed; called from any thread."""
+
+
 class HandlerTasks:
     """Runs coroutine functions as tasks of the loop, at most `count`; further deliveries wait.
 
@@ -108,19 +122,15 @@ class HandlerTasks:
     def __init__(
         self,
         handlers: Mapping[str, Callable[[list[MessageExt]], Any]],
+        run: Run,
         *,
         count: int,
-        loop: asyncio.AbstractEventLoop,
-        report: Callable[[Delivery, Ending], None],
-        loop_closed: Callable[[], None],
         log_failure: FailureLog,
     ) -> None:
         self._handlers = dict(handlers)
         self._log_failure = log_failure
         self._count = count
-        self._loop = loop
-        self._report = report
-        self._loop_closed = loop_closed
+        self._run, self._loop = run, run.loop
         self._waiting: deque[Delivery] = deque()
         self._running: dict[Delivery, asyncio.Task[None]] = {}
         # Cancelled, but not ended: referenced, so that they are not collected.
@@ -147,7 +157,7 @@ class HandlerTasks:
         try:
             self._loop.call_soon_threadsafe(function, deliveries)
         except RuntimeError:  # It is closed. No report is needed: this ends the consumer.
-            self._loop_closed()
+            self._run.loop_closed()
 
     def _accept(self, deliveries: Sequence[Delivery]) -> None:
         self._waiting.extend(deliveries)
@@ -165,9 +175,9 @@ class HandlerTasks:
         while self._waiting and len(self._running) < self._count:
             delivery = self._waiting.popleft()
             if not delivery.begin():  # Its queue is not read any more: no task is needed to find that out.
-                self._report(delivery, HandlerOutcome.SKIPPED)
+                self._run.report(delivery, HandlerOutcome.SKIPPED)
                 continue
-            task = self._loop.create_task(self._run(delivery))
+            task = self._loop.create_task(self._handle(delivery))
             self._running[delivery] = task
             task.add_done_callback(partial(self._ended, delivery))
 
@@ -183,7 +193,7 @@ class HandlerTasks:
             task.exception()  # Ctrl-C only, which the loop has raised already.
         self._start()
 
-    async def _run(self, delivery: Delivery) -> None:
+    async def _handle(self, delivery: Delivery) -> None:
         messages = delivery.messages
         topic = messages[0].topic
         ending: Ending = HandlerOutcome.LATER
@@ -196,7 +206,7 @@ class HandlerTasks:
             if is_from_outside(error):
                 raise
         finally:
-            self._report(delivery, ending)
+            self._run.report(delivery, ending)
 
 
 #: Ours: how long to wait for threads with abandoned handlers.
@@ -216,19 +226,15 @@ class HandlerThreads:
     def __init__(
         self,
         handlers: Mapping[str, Callable[[list[MessageExt]], Any]],
+        run: Run,
         *,
         count: int,
-        loop: asyncio.AbstractEventLoop,
-        report: Callable[[Delivery, Ending], None],
-        loop_closed: Callable[[], None],
         log_failure: FailureLog,
     ) -> None:
         self._handlers = dict(handlers)
         self._log_failure = log_failure
         self._count = count
-        self._loop = loop
-        self._report = report
-        self._loop_closed = loop_closed
+        self._run, self._loop = run, run.loop
         self._lock = threading.Lock()
         self._change = threading.Condition(self._lock)
         # All under the lock, which every delivery takes twice: it is on the hot path.
@@ -313,10 +319,10 @@ class HandlerThreads:
         while delivery is not None:
             ending: Ending = HandlerOutcome.LATER
             try:
-                ending = self._run(delivery)
+                ending = self._handle(delivery)
             finally:  # Last: a delivery that has not begun may be put again at once, for another thread.
                 goes_on = self._ended(delivery)
-                self._report(delivery, ending)
+                self._run.report(delivery, ending)
             delivery = self._next() if goes_on else None
         with self._lock:
             del self._threads[ident]
@@ -345,7 +351,7 @@ class HandlerThreads:
             self._running[delivery] = None
             return delivery
 
-    def _run(self, delivery: Delivery) -> Ending:
+    def _handle(self, delivery: Delivery) -> Ending:
         if not delivery.begin():
             return HandlerOutcome.SKIPPED
         messages = delivery.messages
@@ -360,7 +366,7 @@ class HandlerThreads:
             delivery.raised(error)
             self._log_failure(messages, topic)
             if self._loop.is_closed():
-                self._loop_closed()
+                self._run.loop_closed()
                 return HandlerOutcome.SKIPPED
             return HandlerOutcome.LATER
 
@@ -416,37 +422,18 @@ class Handlers:
     def __init__(
         self,
         handlers: Mapping[str, Handler],
+        run: Run,
         *,
         concurrency: int,
-        loop: asyncio.AbstractEventLoop,
-        report: Callable[[Delivery, Ending], None],
-        loop_closed: Callable[[], None],
-        failure: Callable[[Sequence[MessageExt]], Failure] = lambda _: _UNKNOWN,
+        failure: Callable[[Sequence[MessageExt]], Failure],
     ) -> None:
-        """report: called from any thread with each ending. loop_closed: called when the loop is closed.
-
-        failure: what is logged of a handler that failed on messages.
-        """
-        self._report = report
+        """failure: what is logged of a handler that failed on messages."""
+        self._run = run
         log_failure = FailureLog(failure)
         self._topics = frozenset(handlers)
         self._on_loop = {topic for topic, handler in handlers.items() if is_async(handler)}
-        self._threads = HandlerThreads(
-            handlers,
-            count=concurrency,
-            loop=loop,
-            report=report,
-            loop_closed=loop_closed,
-            log_failure=log_failure,
-        )
-        self._tasks = HandlerTasks(
-            handlers,
-            count=concurrency,
-            loop=loop,
-            report=report,
-            loop_closed=loop_closed,
-            log_failure=log_failure,
-        )
+        self._threads = HandlerThreads(handlers, run, count=concurrency, log_failure=log_failure)
+        self._tasks = HandlerTasks(handlers, run, count=concurrency, log_failure=log_failure)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries; called on the network thread."""
@@ -459,7 +446,7 @@ class Handlers:
                 for_threads.append(delivery)
             else:
                 # The group's retry topic may hold messages of topics that this member does not subscribe to.
-                self._report(delivery, HandlerOutcome.FOREIGN)
+                self._run.report(delivery, HandlerOutcome.FOREIGN)
         if for_threads:
             self._threads.put(for_threads)
         if for_loop:
