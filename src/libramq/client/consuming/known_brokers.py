@@ -95,6 +95,8 @@ class KnownBrokers:
     def close(self) -> None:
         """Take no further answers: the consumer stops."""
         self._is_closed = True
+        for due in (self._routes_due, self._heartbeats_due, self._list_due):
+            due.cancel()
 
     # Routes.
 
@@ -240,7 +242,7 @@ class KnownBrokers:
     def _reconnect(self, address: str, now_ms: MonotonicMs) -> Effects:
         self._to_reconnect.discard(address)
         is_silent = address in self._addresses() and address not in self.alive
-        return self.heartbeats([address]) if is_silent else []
+        return self.heartbeats([address]) if is_silent and not self._is_closed else []
 
     # Heartbeats.
 

@@ -39,6 +39,7 @@ from libramq.client.consuming.handling.send_back import (
     send_back_header,
 )
 from libramq.client.consuming.queues.owned_queue import Delivery, HandlerError
+from libramq.client.consuming.timers import Timers
 from libramq.client.popping.popped import (
     NOT_POPPED,
     Place,
@@ -153,7 +154,11 @@ class Settling:
     """Keeps messages with an outcome until they are settled. settled: called with each in the end."""
 
     def __init__(
-        self, settings: ConsumerSettings, routes: RouteTable, settled: Callable[[HeldMessage], None]
+        self,
+        settings: ConsumerSettings,
+        routes: RouteTable,
+        timers: Timers,
+        settled: Callable[[HeldMessage], None],
     ) -> None:
         self._settings = settings
         self._routes = routes
@@ -163,14 +168,9 @@ class Settling:
         self._take_single_acks: set[str] = set()  # Addresses of brokers that take no others.
         self._others: list[HeldMessage] = []
         self._failed: list[HeldMessage] = []
-        self._again_ms: MonotonicMs | None = None
+        self._again_due = timers.new(self._again)
         #: Messages with an outcome that are not settled.
         self.count = 0
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return when failed requests are repeated."""
-        return self._again_ms
 
     def settle(self, held: HeldMessage, outcome: Outcome, now_ms: MonotonicMs, *, delay_ms: int = 0) -> None:
         """Settle a message, once nothing is asked about it any more."""
@@ -182,10 +182,6 @@ class Settling:
 
     def requests(self, now_ms: MonotonicMs) -> Effects:
         """Return the requests that may be sent now."""
-        if self._again_ms is not None and now_ms >= self._again_ms:
-            failed, self._failed, self._again_ms = self._failed, [], None
-            for held in failed:
-                self._ready(held) if now_ms < held.until_ms else self._over(held)
         found: Effects = []
         others, self._others = self._others, []
         for held in others:
@@ -194,6 +190,13 @@ class Settling:
             if broker_name not in self._acknowledging:
                 found += self._acknowledge(broker_name, waiting, now_ms)
         return found
+
+    def _again(self, now_ms: MonotonicMs) -> Effects:
+        """Repeat the requests that failed; `requests` is called after every event."""
+        failed, self._failed = self._failed, []
+        for held in failed:
+            self._ready(held) if now_ms < held.until_ms else self._over(held)
+        return []
 
     def _acknowledged(
         self,
@@ -306,8 +309,7 @@ class Settling:
 
     def _later(self, held: HeldMessage, now_ms: MonotonicMs) -> None:
         self._failed.append(held)
-        if self._again_ms is None:
-            self._again_ms = now_ms + AGAIN_MS
+        self._again_due.by(now_ms + AGAIN_MS)
 
     def _over(self, held: HeldMessage) -> None:
         log.warning(
@@ -329,6 +331,7 @@ class Holding:
         self,
         settings: ConsumerSettings,
         routes: RouteTable,
+        timers: Timers,
         settling: Settling,
         released: Callable[[HeldMessage], None],
         monotonic_ms: Callable[[], MonotonicMs],
@@ -336,25 +339,20 @@ class Holding:
         """released: called with messages that end without an outcome."""
         self._settings = settings
         self._routes = routes
+        self._timers = timers
         self._settling = settling
         self._released = released
         self._monotonic_ms = monotonic_ms
         self._deliveries: dict[PopDelivery, None] = {}
         self._kept: list[PopDelivery] = []
-        #: What is delivered again, and when: brokers would count each pop of it as an attempt.
-        self._busy: list[tuple[MonotonicMs, PopDelivery]] = []
+        #: What is delivered again after a while: brokers would count each pop of it as an attempt.
+        self._busy: dict[PopDelivery, None] = {}
         self._unused: list[HeldMessage] = []  # While closing: what no handler gets.
         self._abandoned: set[PopDelivery] = set()
         self._lapsed: dict[PopDelivery, None] = {}
-        self._check_ms: MonotonicMs | None = None
+        self._check_due = timers.new(self._check)
         self._is_closing = False
         self.is_paused = False
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `check` or `take_due` is due."""
-        busy_ms = min((due_ms for due_ms, _ in self._busy), default=None)
-        return min((each for each in (self._check_ms, busy_ms) if each is not None), default=None)
 
     def work(self) -> ConsumerStatistics:
         """Return what waits for handlers, and what they are at work on."""
@@ -376,7 +374,7 @@ class Holding:
             return []
         size = self._settings.batch_size
         deliveries = [self._new(held[at : at + size], popped_ms) for at in range(0, len(held), size)]
-        if self._check_ms is None and deliveries:
+        if deliveries:
             self._schedule(now_ms)
         if self.is_paused:
             self._kept += deliveries
@@ -441,7 +439,7 @@ class Holding:
         """Begin no more handlers."""
         self._is_closing = True
         self._forbid()
-        kept = [*self._kept, *(delivery for _, delivery in self._busy), *self._lapsed]
+        kept = [*self._kept, *self._busy, *self._lapsed]
         for waiting in (self._kept, self._busy, self._lapsed):
             waiting.clear()
         for delivery in kept:
@@ -457,22 +455,20 @@ class Holding:
         for held in unused:
             self._settling.settle(held, Outcome.POSTPONE, now_ms, delay_ms=GIVE_BACK_MS)
 
-    def take_due(self, now_ms: MonotonicMs) -> list[PopDelivery]:
-        """Return what handlers get again after others were at work on it."""
-        taken = [delivery for due_ms, delivery in self._busy if due_ms <= now_ms]
-        self._busy = [each for each in self._busy if each[0] > now_ms]
+    def _deliver_again(self, delivery: PopDelivery, _: MonotonicMs) -> Effects:
+        """Deliver again what others were at work on."""
+        if delivery not in self._busy:
+            return []
+        del self._busy[delivery]
         if not self.is_paused:
-            return taken
-        self._kept += taken
+            return [fx.Deliver((delivery,))]
+        self._kept.append(delivery)
         return []
 
-    def check(self, now_ms: MonotonicMs) -> tuple[Effects, list[PopDelivery]]:
-        """Return what to postpone, and the deliveries whose handlers are abandoned."""
-        if self._check_ms is None or now_ms < self._check_ms:
-            return [], []
-        self._check_ms = None
+    def _check(self, now_ms: MonotonicMs) -> Effects:
+        """Postpone what handlers are at work on, and abandon those that do not return."""
         if not self._deliveries:
-            return [], []
+            return []
         self._schedule(now_ms)
         late = self._late(now_ms)
         for delivery in late:
@@ -493,7 +489,7 @@ class Holding:
                 if is_due and address is not None:
                     held.is_pending = True
                     found.append(self._extend(held, address, now_ms))
-        return found, late
+        return [*found, fx.Abandon(tuple(late))] if late else found
 
     def _extend(self, held: HeldMessage, address: str, now_ms: MonotonicMs) -> fx.Ask[Changed]:
         invisible_ms = self._settings.invisible_ms
@@ -516,7 +512,7 @@ class Holding:
         return [fx.Deliver(again)] if again else []
 
     def _schedule(self, now_ms: MonotonicMs) -> None:
-        self._check_ms = now_ms + self._settings.invisible_ms // CHECKS
+        self._check_due.by(now_ms + self._settings.invisible_ms // CHECKS)
 
     def _forbid(self) -> None:
         for delivery in self._deliveries:
@@ -533,7 +529,7 @@ class Holding:
             return [delivery]
         else:
             self._lapsed[delivery] = None
-            self._check_ms = now_ms
+            self._check_due.at(now_ms)
             return self.take_lapsed(now_ms)
         return []
 
@@ -561,8 +557,9 @@ class Holding:
         if self._is_closing:
             self._unused.append(held)
         else:
-            due_ms = now_ms + min(within_ms, REDELIVER_MS)
-            self._busy.append((due_ms, self._new([held], now_ms)))
+            delivery = self._new([held], now_ms)
+            self._busy[delivery] = None
+            self._timers.at(now_ms + min(within_ms, REDELIVER_MS), partial(self._deliver_again, delivery))
 
     def _retry(self, held: HeldMessage, after_ms: int | None, now_ms: MonotonicMs) -> None:
         attempts = held.message.reconsume_times

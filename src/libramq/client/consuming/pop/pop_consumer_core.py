@@ -170,64 +170,43 @@ class PopConsumerCore:
 
         failed: called with failures that are bugs of ours.
         """
-        self._failed = failed
         self._subscriptions = subscriptions
         self._settings = settings
         self._begun = Begun()
         self._beginning: GroupBeginning | None = None
         self._round_trips_ms: dict[str, int] = {}  # The shortest, by address.
         self.routes = RouteTable()
-        self._timers = Timers(failed)
-        self._stop_due = self._timers.new(self._stop_now)
+        self._timers = timers = Timers(failed)
+        self.tick = timers.run
+        self._stop_due, self._pause_over = timers.new(self._stop_now), timers.new(lambda _: [])
         self.troubles = Troubles()
-        self.known_brokers = KnownBrokers(settings, subscriptions, self.routes, self._timers, self.troubles)
+        self.known_brokers = KnownBrokers(settings, subscriptions, self.routes, timers, self.troubles)
         self.known_brokers.routes_changed = self._routes_changed
         self.known_brokers.met = self._met
         self._places = Places(settings, subscriptions, self.routes)
-        self._settling = Settling(settings, self.routes, self._places.release)
+        self._settling = Settling(settings, self.routes, timers, self._places.release)
         self.holding = Holding(
-            settings, self.routes, self._settling, self._places.release, clock.monotonic_ms
+            settings, self.routes, timers, self._settling, self._places.release, clock.monotonic_ms
         )
-        self._pause_over_ms: MonotonicMs | None = None
         self._phase = Phase.NEW
         self._is_drained = False  # Handlers are not waited for any more.
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """Return when `tick` has to be called."""
-        due_ms = (
-            self._timers.next_due_ms,
-            self._settling.next_due_ms,
-            self.holding.next_due_ms,
-            self._pause_over_ms,
-        )
-        return min((each for each in due_ms if each is not None), default=None)
+        return self._timers.next_due_ms
 
     @property
     def begins_handlers(self) -> bool:
         """Return whether handlers may begin: the consumer is neither paused nor stopping."""
         return self._phase is Phase.RUNNING and not self.holding.is_paused
 
-    # Start and time.
+    # Start.
 
     def start(self, now: Now) -> Effects:
         """Start by fetching the routes."""
         self._phase = Phase.RUNNING
         return self.known_brokers.start(now)
-
-    def tick(self, now_ms: MonotonicMs) -> Effects:
-        """Perform everything that is due."""
-        found: Effects = self._timers.run(now_ms)
-        try:
-            postponed, abandoned = self.holding.check(now_ms)
-            found += postponed
-            if abandoned:
-                found.append(fx.Abandon(tuple(abandoned)))
-        except Exception as error:
-            self._failed("the messages that are held could not be looked at", error)
-        if again := self.holding.take_due(now_ms):
-            found.append(fx.Deliver(again))
-        return found
 
     # Routes and heartbeats.
 
@@ -410,7 +389,6 @@ class PopConsumerCore:
             return []
         self._phase = Phase.DRAINING
         self.known_brokers.close()
-        self._timers.clear()
         self._stop_due.at(now_ms + timeout_ms)
         self.holding.close()
         return []
@@ -429,7 +407,7 @@ class PopConsumerCore:
 
     def _unregister(self) -> Effects:
         self._phase = Phase.LEAVING
-        self._timers.clear()
+        self._stop_due.cancel()
         return [fx.Unregister(tuple(sorted(self.known_brokers.alive)))]
 
     def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
@@ -443,7 +421,7 @@ class PopConsumerCore:
         if self._phase is Phase.RUNNING and not self.holding.is_paused:
             for place, address in self._places.to_pop(now_ms):
                 found += self._pop(place, address, now_ms)
-            self._pause_over_ms = self._places.next_due_ms(now_ms)
+            self._pause_over.at(self._places.next_due_ms(now_ms))
         if self.troubles.reports:
             found += self.troubles.take()
         return [self._measured(each, now_ms) if isinstance(each, fx.Ask) else each for each in found]
