@@ -8,7 +8,7 @@ from libramq.auth.signature import ACCESS_KEY, SIGNATURE, signature
 from libramq.auth.users import Users
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
-from libramq.formats.access import Account, UserInfo, UsersFile
+from libramq.formats.access import Account, UserInfo
 from libramq.kernel.connection import ANONYMOUS, Principal
 from tests.auth.test_policies import custom
 from tests.fakes import FakePeer
@@ -21,7 +21,7 @@ class Server:
 
     def __init__(self) -> None:
         self.recorded: list[tuple[str, Account | None]] = []
-        self.users = Users(None, record=lambda name, account: self.recorded.append((name, account)))
+        self.users = Users(record=lambda name, account: self.recorded.append((name, account)))
         self.access = AccessControl(self.users, cluster="C", brokers=("brokers", (b"theirs",)))
         self.peer = FakePeer("10.0.0.7:4711")
         self.users.create(UserInfo(username="alice", password="secret"))
@@ -206,7 +206,7 @@ def test_a_table_is_copied_from_a_master():
     assert slave.users.file() == master.users.file()
     assert slave.may(slave.sign_in("bob", "b")) == "yes"
     assert refused(lambda: slave.sign_in("carol", "c")) == "User:carol is not found."
-    again = Users(UsersFile(), record=lambda *_: None)
+    again = Users(record=lambda *_: None)
     for name, account in slave.recorded:
         again.apply(name, account)
     assert again.file() == master.users.file()

@@ -385,7 +385,9 @@ def test_an_operator_removes_a_static_member_whose_process_is_gone(tmp_path):
     bob.open_all()
     bob.close()
     assert remove(talk, "two").code == C.SUCCESS
-    assert [profile.client_id for profile in talk.broker.tables.group_states["G"].members] == ["alice"]
+    assert [profile.client_id for profile in talk.broker.tables.group_states.by_name["G"].members] == [
+        "alice"
+    ]
     talk.advance(COLLECT_MS)
     assert alice.news() == C.SUCCESS
     assert alice.open_all() == [0, 1, 2, 3]
@@ -395,7 +397,9 @@ def test_an_operator_removes_a_static_member_whose_process_is_gone(tmp_path):
     assert reasons(talk)[-1] == ("operator", "olga@10.0.0.99 removed bob")
     talk.kill()
     talk = Conversation(tmp_path, clock=talk.clock)
-    assert [profile.client_id for profile in talk.broker.tables.group_states["G"].members] == ["alice"]
+    assert [profile.client_id for profile in talk.broker.tables.group_states.by_name["G"].members] == [
+        "alice"
+    ]
     talk.close()
 
 
@@ -977,7 +981,7 @@ def test_a_deleted_group_ends_where_members_may_not_create_it(tmp_path):
     alice = alone(talk)
     talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G"))
     assert alice.news() == C.NOT_COORDINATOR
-    assert talk.broker.tables.group_states == {}
+    assert talk.broker.tables.group_states.by_name == {}
     assert "G" not in talk.broker.fences
     assert alice.poll().news() == C.UNKNOWN_MEMBER
     talk.close()
@@ -987,7 +991,7 @@ def test_a_deleted_group_without_members_is_gone(talk):
     alice = alone(talk)
     alice.leave()
     talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G"))
-    assert talk.broker.tables.group_states == {}
+    assert talk.broker.tables.group_states.by_name == {}
     assert "G" not in talk.broker.fences
     assert alice.poll().news() == C.UNKNOWN_MEMBER
 

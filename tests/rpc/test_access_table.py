@@ -41,7 +41,7 @@ class Server:
 
     def __init__(self) -> None:
         self.served: list[int] = []
-        self.users = Users(None, record=lambda *_: None)
+        self.users = Users(record=lambda *_: None)
         access = AccessControl(self.users, cluster=CLUSTER, brokers=(BROKERS.access_key, BROKERS.secrets))
         self.kernel, self.peer, self.opaque = Kernel(ManualClock()), FakePeer(), 0
         is_of_cluster = partial(is_signed_for, credentials=BROKERS, address=ADDRESS)

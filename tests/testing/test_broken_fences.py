@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from libramq.broker.files.tables import Tables
+from libramq.broker.files.tables import Entries
 from libramq.broker.groups.committing import Committing
 from libramq.broker.messages.reading import Reading
 from libramq.catalog.config_ledger import ConfigLedger
@@ -217,18 +217,18 @@ def test_coordinator_state_lost_in_a_restart_is_caught(
     monkeypatch: pytest.MonkeyPatch, field: str, first: tuple[int, ...]
 ):
     """Queues are granted to others while their members still read them."""
-    record = Tables.record_group
+    put = Entries.put
 
     def forget(self, group, state):  # type: ignore[no-untyped-def]
-        record(self, group, state and msgspec.structs.replace(state, **{field: []}))
+        put(self, group, state and msgspec.structs.replace(state, **{field: []}))
 
-    monkeypatch.setattr(Tables, "record_group", forget)
+    monkeypatch.setattr(Entries, "put", forget)
     noticed(ALONE, *first)
 
 
 def test_a_coordinator_that_lost_everything_recovers(monkeypatch: pytest.MonkeyPatch):
     """Fences and members together know enough: the complete loss of the state has no visible effect."""
-    monkeypatch.setattr(Tables, "record_group", Tables._apply_state)
+    monkeypatch.setattr(Entries, "put", Entries.apply)
     for seed in range(2):
         report = Simulation(seed, scenario=ALONE).run()
         assert report.is_ok, f"seed {seed}: {report.violation}"

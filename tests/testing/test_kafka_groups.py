@@ -10,7 +10,7 @@ import pytest
 
 from libramq.broker.cluster.kafka.group_copies import GroupCopies
 from libramq.broker.cluster.kafka.nodes import Nodes
-from libramq.broker.files.tables import Tables
+from libramq.broker.files.tables import Entries
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.protocol_groups import Refusal
@@ -116,14 +116,14 @@ def test_sessions_that_never_end(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.thorough
 def test_revocations_that_are_forgotten_in_a_restart(monkeypatch: pytest.MonkeyPatch):
-    record = Tables.record_modern_group
+    put = Entries.put
 
     def forget(self, key, entry):  # type: ignore[no-untyped-def]
         if entry is not None and entry.member is not None:
             entry = msgspec.structs.replace(entry, member=msgspec.structs.replace(entry.member, assigned={}))
-        record(self, key, entry)
+        put(self, key, entry)
 
-    monkeypatch.setattr(Tables, "record_modern_group", forget)
+    monkeypatch.setattr(Entries, "put", forget)
     noticed(RESTARTS)
 
 

@@ -59,13 +59,11 @@ class User:
 class Users:
     """The table. record: journals a change, None: a removal, before it takes effect."""
 
-    def __init__(self, loaded: UsersFile | None, *, record: Callable[[str, Account | None], None]) -> None:
+    def __init__(self, *, record: Callable[[str, Account | None], None]) -> None:
         self._record = record
         self._accounts: dict[str, Account] = {}
         self._users: dict[str, User] = {}
         self._observers: list[Callable[[], None]] = []
-        for name, account in loaded.users.items() if loaded is not None else ():
-            self.apply(name, account)
 
     def observe(self, changed: Callable[[], None]) -> None:
         """Have a function called after each change."""

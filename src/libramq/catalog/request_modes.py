@@ -24,17 +24,20 @@ class RequestModesFile(Document, frozen=True, kw_only=True):
 
     message_request_mode_map: dict[str, dict[str, MessageRequestMode]] = {}
 
+    def entries(self) -> dict[str, MessageRequestMode]:
+        """Return the modes by topic and group, as the journal names them."""
+        return {
+            f"{topic}{_SEPARATOR}{group}": mode
+            for topic, groups in self.message_request_mode_map.items()
+            for group, mode in groups.items()
+        }
+
 
 class RequestModes:
     """The table. record: journals a change before it takes effect."""
 
-    def __init__(
-        self, loaded: RequestModesFile | None, *, record: Callable[[str, MessageRequestMode | None], None]
-    ) -> None:
-        groups = loaded.message_request_mode_map if loaded is not None else {}
-        self._modes = {
-            (topic, group): mode for topic, of_topic in groups.items() for group, mode in of_topic.items()
-        }
+    def __init__(self, *, record: Callable[[str, MessageRequestMode | None], None]) -> None:
+        self._modes: dict[tuple[str, str], MessageRequestMode] = {}
         self._record = record
         #: Topics and groups whose members pop although nobody has set it, as ours do (`pop=True`).
         self._seen_popping: set[tuple[str, str]] = set()
@@ -89,17 +92,10 @@ class RequestModes:
 
     def copy(self, file: RequestModesFile) -> None:
         """Take over the table of a slave's master."""
-        theirs = {
-            (topic, group): mode
-            for topic, of_topic in file.message_request_mode_map.items()
-            for group, mode in of_topic.items()
-        }
-        for topic, group in [
-            key for key in (*self._modes, *theirs) if self._modes.get(key) != theirs.get(key)
-        ]:
-            name, mode = f"{topic}{_SEPARATOR}{group}", theirs.get((topic, group))
-            self._record(name, mode)
-            self.apply(name, mode)
+        ours, theirs = self.file().entries(), file.entries()
+        for name in [each for each in ours | theirs if ours.get(each) != theirs.get(each)]:
+            self._record(name, theirs.get(name))
+            self.apply(name, theirs.get(name))
 
     def apply(self, name: str, mode: MessageRequestMode | None) -> None:
         """Apply a recorded change."""

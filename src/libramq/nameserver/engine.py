@@ -162,7 +162,7 @@ def _notified(_: object) -> None:
 
 def _access_control(operator: UserInfo, credentials: Credentials | None) -> AccessControl:
     """Return the access control of one super user, and of the cluster's brokers."""
-    users = Users(None, record=lambda name, account: None)
+    users = Users(record=lambda name, account: None)
     users.create_first(operator)
     brokers = (credentials.access_key, credentials.secrets) if credentials is not None else None
     return AccessControl(users, cluster="", brokers=brokers)

@@ -179,23 +179,22 @@ class OrderFile(Document, frozen=True, kw_only=True):
 
     table: dict[str, dict[int, OrderEntry]] = {}
 
+    def entries(self) -> dict[str, OrderEntry]:
+        """Return the entries as the journal names them."""
+        return {
+            f"{key}{_SEPARATOR}{queue_id}": entry
+            for key, queues in self.table.items()
+            for queue_id, entry in queues.items()
+        }
+
 
 class OrderTable:
     """The last pops, as they are in the file. record: journals a change before it takes effect."""
 
-    def __init__(
-        self,
-        loaded: Mapping[str, Mapping[int, OrderEntry]],
-        *,
-        now: Callable[[], Now],
-        record: Callable[[str, OrderEntry | None], None],
-    ) -> None:
+    def __init__(self, *, now: Callable[[], Now], record: Callable[[str, OrderEntry | None], None]) -> None:
         self.pops: dict[QueueOfGroup, OrderedPop] = {}
         self._now = now
         self._record = record
-        for key, queues in loaded.items():
-            for queue_id, entry in queues.items():
-                self.apply(f"{key}{_SEPARATOR}{queue_id}", entry)
 
     def put(self, queue: QueueOfGroup, pop: OrderedPop) -> None:
         """Record a queue's last pop; raises BrokerError if the disk refuses."""
@@ -211,8 +210,9 @@ class OrderTable:
             del self.pops[queue]
 
     def _write(self, queue: QueueOfGroup, entry: OrderEntry | None) -> None:
+        group, topic, queue_id = queue
         try:
-            self._record(_name(queue), entry)
+            self._record(_SEPARATOR.join((topic, group, str(queue_id))), entry)
         except OSError as error:
             raise broker_error(ResponseCode.SYSTEM_ERROR, f"the pop cannot be journalled: {error}") from error
 
@@ -225,15 +225,10 @@ class OrderTable:
         else:
             self.pops[group, topic, int(queue_id)] = pop
 
-    def entries(self) -> dict[str, dict[int, OrderEntry]]:
-        """Return the content of the file, by "topic@group" and queue."""
+    def file(self) -> OrderFile:
+        """Return the content of the file."""
         table: dict[str, dict[int, OrderEntry]] = {}
         now = self._now()
         for (group, topic, queue_id), pop in self.pops.items():
             table.setdefault(f"{topic}{_SEPARATOR}{group}", {})[queue_id] = pop.entry(now)
-        return table
-
-
-def _name(queue: QueueOfGroup) -> str:
-    group, topic, queue_id = queue
-    return f"{topic}{_SEPARATOR}{group}{_SEPARATOR}{queue_id}"
+        return OrderFile(table=table)

@@ -165,9 +165,9 @@ def test_a_group_that_everybody_left_goes_on_with_later_epochs(restarts: Restart
     for each in (first, second):
         each.hold_beat(member_epoch=LEAVES)
         each.peer.answers()
-    last = restarts.talk.broker.tables.modern_groups["G"].group
+    last = restarts.talk.broker.tables.modern_groups.by_name["G"].group
     assert last is not None
-    assert list(restarts.talk.broker.tables.modern_groups) == ["G"], "no member is left"
+    assert list(restarts.talk.broker.tables.modern_groups.by_name) == ["G"], "no member is left"
     again = Member(restarts.endpoint, "c")
     restarts.talk.advance(INITIAL_DELAY_MS)
     again.heard()
@@ -223,7 +223,7 @@ def test_a_revocation_that_could_not_be_recorded_is_announced_again(
 
     Member(restarts.endpoint, "b")
     with monkeypatch.context() as full:
-        full.setattr(restarts.talk.broker.tables._modern_ledger, "append", refuse)
+        full.setattr(restarts.talk.broker.tables.modern_groups, "_record", refuse)
         restarts.talk.advance(COLLECT_MS)
         assert member.refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
     member.hold_beat()
@@ -237,7 +237,7 @@ def test_nothing_is_assigned_while_the_disk_refuses_records(
     def refuse(*_: object) -> None:
         raise OSError("full")
 
-    monkeypatch.setattr(restarts.talk.broker.tables._modern_ledger, "append", refuse)
+    monkeypatch.setattr(restarts.talk.broker.tables.modern_groups, "_record", refuse)
     member = Member(restarts.endpoint, "a")
     restarts.talk.advance(INITIAL_DELAY_MS)
     (answer,) = member.peer.answers()

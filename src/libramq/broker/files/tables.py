@@ -5,12 +5,12 @@ Each but the last has a ledger: a change is in its journal before it takes effec
 written soon after, by a thread (`plan_folds`). Members' heartbeats bring the filters again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from libramq.auth.users import Users
 from libramq.broker.config import BrokerConfig
@@ -39,6 +39,45 @@ from libramq.offsets.fence import FencesFile, Opening
 from libramq.pop.ordered import OrderEntry, OrderFile, OrderTable
 
 C = TypeVar("C")
+F = TypeVar("F")
+T = TypeVar("T", bound="_Table")
+
+
+class _Table(Protocol):
+    """A table as its ledger sees it."""
+
+    def apply(self, name: str, entry: Any, /) -> None:
+        """Apply a recorded change of an entry."""
+
+    def file(self) -> object:
+        """Return the content of the file."""
+
+
+class Entries(Generic[C]):
+    """A table that is nothing but its entries. file: returns the content of its file."""
+
+    def __init__(
+        self, record: Callable[[str, C | None], None], file: Callable[[dict[str, C]], object]
+    ) -> None:
+        self.by_name: dict[str, C] = {}
+        self._record = record
+        self._file = file
+
+    def put(self, name: str, entry: C | None) -> None:
+        """Record an entry, None: remove it; raises OSError if the disk refuses."""
+        self._record(name, entry)
+        self.apply(name, entry)
+
+    def apply(self, name: str, entry: C | None) -> None:
+        """Apply a recorded change."""
+        if entry is None:
+            self.by_name.pop(name, None)
+        else:
+            self.by_name[name] = entry
+
+    def file(self) -> object:
+        """Return the content of the file."""
+        return self._file(dict(self.by_name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +92,7 @@ class Tables:
     """The tables below `config/`, as last written."""
 
     def __init__(self, config: BrokerConfig, filesystem: FileSystem, *, clock: Clock) -> None:
-        self._config = config
+        self._directory = Path(config.store_path) / "config"
         self._filesystem = filesystem
         #: Under SYNC_FLUSH no table content is sent before its journal is on the disk.
         self.journals = JournalSync(waits=config.flush_disk_type == "SYNC_FLUSH")
@@ -62,24 +101,46 @@ class Tables:
         self.has_changes = False
         #: Called when a fold becomes due.
         self.changed: Callable[[], None] = lambda: None
-        self.topics = self._load_topics()
-        self.groups = self._load_groups()
+        self.topics = self._open_topics(config)
+        self.groups = self._open_groups(config)
         self.requirements = Requirements(self.topics, self.groups)
-        self.fences = self._load_fences()
-        self.commits_ahead = self._load_commits_ahead()
-        self.filters_file = ConfigFile(filesystem, Path(config.store_path) / "config" / "consumerFilter.json")
+        self.fences = self._open(
+            "groupFences.json", Opening, FencesFile, lambda file: file.openings,
+            lambda ledger: Fences(config.broker_name, record=ledger.append),
+        )  # fmt: skip
+        self.commits_ahead = self._open(
+            "kafkaCommitsAhead.json", CommitAhead, CommitsAheadFile, lambda file: file.commits,
+            lambda ledger: CommitsAhead(
+                record=lambda changes: ledger.append_all([ConfigChange(*each) for each in changes.items()])
+            ),
+        )  # fmt: skip
+        self.filters_file = ConfigFile(filesystem, self._directory / "consumerFilter.json")
         loaded = self.filters_file.load_cache(
             ConsumerFiltersFile, otherwise="filters are those of members' next heartbeats"
         )
         self.filters = ConsumerFilters(loaded, wall_ms=clock.wall_ms())
-        self.request_modes = self._load_request_modes()
-        self.users = self._load_users()
-        self.ordered = self._load_ordered(clock)
-        self.group_states: dict[str, GroupState] = {}
-        self._states_ledger = self._load_group_states()
+        self.request_modes = self._open(
+            "messageRequestMode.json", MessageRequestMode, RequestModesFile, RequestModesFile.entries,
+            lambda ledger: RequestModes(record=ledger.append),
+        )  # fmt: skip
+        self.users = self._open(
+            "users.json", Account, UsersFile, lambda file: file.users,
+            lambda ledger: Users(record=ledger.append), is_private=True,
+        )  # fmt: skip
+        self.ordered = self._open(
+            "consumerOrderInfo.json", OrderEntry, OrderFile, OrderFile.entries,
+            lambda ledger: OrderTable(now=partial(read_clock, clock), record=ledger.append),
+        )  # fmt: skip
+        #: The states of coordinated groups.
+        self.group_states = self._open(
+            "groups.json", GroupState, GroupStatesFile, lambda file: file.groups,
+            lambda ledger: Entries[GroupState](ledger.append, lambda groups: GroupStatesFile(groups=groups)),
+        )  # fmt: skip
         #: Groups of KIP-848, with members or without, and their members.
-        self.modern_groups: dict[str, SavedEntry] = {}
-        self._modern_ledger = self._load_modern_groups()
+        self.modern_groups = self._open(
+            "kafkaGroups.json", SavedEntry, ModernGroupsFile, lambda file: file.entries,
+            lambda ledger: Entries[SavedEntry](ledger.append, lambda them: ModernGroupsFile(entries=them)),
+        )  # fmt: skip
 
     def plan_folds(self) -> list[Fold]:
         """Return the changed tables, to be written in a thread."""
@@ -101,46 +162,42 @@ class Tables:
         for ledger, _ in self._folded:
             ledger.abandon()
 
-    def record_group(self, group: str, state: GroupState | None) -> None:
-        """Record the state of a coordinated group, None: remove it; raises OSError if the disk refuses."""
-        self._states_ledger.append(group, state)
-        self._apply_state(group, state)
-
-    def record_modern_group(self, key: str, entry: SavedEntry | None) -> None:
-        """Record a group of KIP-848 or a member, None: remove it; raises OSError if the disk refuses."""
-        self._modern_ledger.append(key, entry)
-        self._apply_modern(key, entry)
-
-    def _apply_modern(self, key: str, entry: SavedEntry | None) -> None:
-        if entry is None:
-            self.modern_groups.pop(key, None)
-        else:
-            self.modern_groups[key] = entry
-
-    def _apply_state(self, group: str, state: GroupState | None) -> None:
-        if state is None:
-            self.group_states.pop(group, None)
-        else:
-            self.group_states[group] = state
+    def _open(
+        self,
+        file_name: str,
+        kind: type[C],
+        content: type[F],
+        entries: Callable[[F], Mapping[str, C]],
+        empty: Callable[[ConfigLedger[C]], T],
+        *,
+        is_private: bool = False,
+    ) -> T:
+        """Return a table with the entries of its file, and the changes since. empty: makes it without."""
+        ledger = self._ledger(file_name, kind, is_private=is_private)
+        table, file = empty(ledger), ledger.load(content)
+        for name, entry in entries(file).items() if file is not None else ():
+            table.apply(name, entry)
+        ledger.replay(lambda change: table.apply(change.name, change.config))
+        self._folded.append((ledger, table.file))
+        return table
 
     def _ledger(self, file_name: str, kind: type[C], *, is_private: bool = False) -> ConfigLedger[C]:
-        path = Path(self._config.store_path) / "config" / file_name
         filesystem = self._filesystem.private() if is_private else self._filesystem
-        return ConfigLedger(filesystem, path, kind, self._note_change, self.journals)
+        return ConfigLedger(filesystem, self._directory / file_name, kind, self._note_change, self.journals)
 
     def _note_change(self) -> None:
         if not self.has_changes:
             self.has_changes = True
             self.changed()
 
-    def _load_topics(self) -> TopicTable:
+    def _open_topics(self, config: BrokerConfig) -> TopicTable:
         rules = TopicRules(
-            auto_create_topic_enable=self._config.auto_create_topic_enable,
-            default_topic_queue_nums=self._config.default_topic_queue_nums,
-            broker_name=self._config.broker_name,
-            cluster_name=self._config.cluster_name,
-            has_light=self._config.has_light_queues,
-            has_audit=self._config.is_audited,
+            auto_create_topic_enable=config.auto_create_topic_enable,
+            default_topic_queue_nums=config.default_topic_queue_nums,
+            broker_name=config.broker_name,
+            cluster_name=config.cluster_name,
+            has_light=config.has_light_queues,
+            has_audit=config.is_audited,
         )
         ledger = self._ledger("topics.json", TopicConfig)
         table = TopicTable(rules, ledger.load(TopicsFile), record=ledger.append)
@@ -148,76 +205,14 @@ class Tables:
         self._folded.append((ledger, table.file))
         return table
 
-    def _load_groups(self) -> GroupTable:
+    def _open_groups(self, config: BrokerConfig) -> GroupTable:
         ledger = self._ledger("subscriptionGroup.json", SubscriptionGroupConfig)
         table = GroupTable(
-            auto_create=self._config.auto_create_subscription_group,
-            has_light=self._config.has_light_queues,
+            auto_create=config.auto_create_subscription_group,
+            has_light=config.has_light_queues,
             loaded=ledger.load(SubscriptionGroupWrapper),
             record=ledger.append,
         )
         ledger.replay(lambda change: table.apply(change.name, change.config, change.version))
         self._folded.append((ledger, table.wrapper))
         return table
-
-    def _load_request_modes(self) -> RequestModes:
-        ledger = self._ledger("messageRequestMode.json", MessageRequestMode)
-        table = RequestModes(ledger.load(RequestModesFile), record=ledger.append)
-        ledger.replay(lambda change: table.apply(change.name, change.config))
-        self._folded.append((ledger, table.file))
-        return table
-
-    def _load_users(self) -> Users:
-        ledger = self._ledger("users.json", Account, is_private=True)
-        table = Users(ledger.load(UsersFile), record=ledger.append)
-        ledger.replay(lambda change: table.apply(change.name, change.config))
-        self._folded.append((ledger, table.file))
-        return table
-
-    def _load_ordered(self, clock: Clock) -> OrderTable:
-        ledger = self._ledger("consumerOrderInfo.json", OrderEntry)
-        file = ledger.load(OrderFile)
-        table = OrderTable(
-            file.table if file is not None else {}, now=partial(read_clock, clock), record=ledger.append
-        )
-        ledger.replay(lambda change: table.apply(change.name, change.config))
-        self._folded.append((ledger, lambda: OrderFile(table=table.entries())))
-        return table
-
-    def _load_fences(self) -> Fences:
-        ledger = self._ledger("groupFences.json", Opening)
-        fences = Fences(self._config.broker_name, record=ledger.append)
-        file = ledger.load(FencesFile)
-        for name, opening in file.openings.items() if file is not None else ():
-            fences.apply(name, opening)
-        ledger.replay(lambda change: fences.apply(change.name, change.config))
-        self._folded.append((ledger, fences.file))
-        return fences
-
-    def _load_commits_ahead(self) -> CommitsAhead:
-        ledger = self._ledger("kafkaCommitsAhead.json", CommitAhead)
-        commits = CommitsAhead(
-            record=lambda changes: ledger.append_all([ConfigChange(*change) for change in changes.items()])
-        )
-        file = ledger.load(CommitsAheadFile)
-        for name, commit in file.commits.items() if file is not None else ():
-            commits.apply(name, commit)
-        ledger.replay(lambda change: commits.apply(change.name, change.config))
-        self._folded.append((ledger, commits.file))
-        return commits
-
-    def _load_group_states(self) -> ConfigLedger[GroupState]:
-        ledger = self._ledger("groups.json", GroupState)
-        file = ledger.load(GroupStatesFile)
-        self.group_states.update(file.groups if file is not None else {})
-        ledger.replay(lambda change: self._apply_state(change.name, change.config))
-        self._folded.append((ledger, lambda: GroupStatesFile(groups=dict(self.group_states))))
-        return ledger
-
-    def _load_modern_groups(self) -> ConfigLedger[SavedEntry]:
-        ledger = self._ledger("kafkaGroups.json", SavedEntry)
-        file = ledger.load(ModernGroupsFile)
-        self.modern_groups.update(file.entries if file is not None else {})
-        ledger.replay(lambda change: self._apply_modern(change.name, change.config))
-        self._folded.append((ledger, lambda: ModernGroupsFile(entries=dict(self.modern_groups))))
-        return ledger

@@ -125,17 +125,17 @@ class Coordination:
         #: Takes requests and events, which are handed to it by the methods below; answers what it is asked.
         self.coordinator: Coordinator[Connection, Ticket] = Coordinator(
             secret_bits=secret_bits,
-            record=tables.record_group,
+            record=tables.group_states.put,
             queues=self.queues,
             must_gather=self._must_gather,
             fence_epoch=lambda group: self._fences.epoch(group) if group in self._fences else None,
             due_by=self._deadline.by,
         )
-        self.coordinator.restore(tables.group_states, now_ms=self._now_ms())
+        self.coordinator.restore(tables.group_states.by_name, now_ms=self._now_ms())
         self.group, self.profiles = self.coordinator.group, self.coordinator.profiles
         # Restored groups that allocate for themselves: their stock members should report soon.
         self._unreported = dict.fromkeys(
-            name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
+            name for name, state in tables.group_states.by_name.items() if state.mode == MODE_CLIENT
         )
         self._unreported_until_ms = self._now_ms() + SILENCE_MS_MAX
         #: When this process had stood still for so long that others may have coordinated its groups.

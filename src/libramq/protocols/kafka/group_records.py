@@ -119,8 +119,8 @@ class ModernGroupRecords(GroupRecords[ModernGroup]):
         self, tables: Tables, groups: BrokerGroups, successors: GroupSuccessors, copies: GroupCopies
     ) -> None:
         super().__init__(groups, groups.modern, successors, copies)
-        self._tables = tables
-        self._entries = tables.modern_groups
+        self._entries = tables.modern_groups.by_name
+        self._record = tables.modern_groups.put
         self._table: GroupTable = tables.groups
         self._journals = tables.journals
         #: Groups that were read at the start, and not used since.
@@ -210,7 +210,7 @@ class ModernGroupRecords(GroupRecords[ModernGroup]):
             return
         if SEPARATOR not in key:
             self._count += (entry is not None) - (key in self._entries)
-        self._tables.record_modern_group(key, entry)
+        self._record(key, entry)
 
     def _forget_deleted(self) -> None:
         """Forget groups that were deleted, whichever protocol's client did it."""
