@@ -19,6 +19,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.delay_schedule import DelayAnswer
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.slave_commits import CommitsAtSlave
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
 from libramq.catalog import GroupTable, TopicTable
@@ -59,14 +60,14 @@ ANSWER_MS_MAX: Final = 10_000
 RETURNED_AT_ONCE: Final = 1_000
 _LOG_END: Final = "end of the log"
 R = TypeVar("R")
-#: Applies a table, with a yield after each step.
-Apply = Callable[[], Iterator[None]]
+#: Applies a table, at once or with a yield after each step.
+Apply = Callable[[], Iterator[None] | None]
 #: Asks the master, and passes its answer on if the copying is still the same.
 AskMaster = Callable[[Call[Any], Callable[[Any], None]], None]
 
 
 class _Table(NamedTuple):
-    """One table. apply: applies its decoded content, with a yield after each step.
+    """One table. apply: applies its decoded content, at once or with a yield after each step.
 
     is_progress: it says what the master has done, and is applied once this slave has that (`CopiedProgress`).
     arrived: called with its content before that.
@@ -75,7 +76,7 @@ class _Table(NamedTuple):
     name: str
     call: Call[bytes]
     decode: Callable[[bytes], Any]
-    apply: Callable[[Any], Iterator[None]]
+    apply: Callable[[Any], Iterator[None] | None]
     is_progress: bool = False
     arrived: Callable[[Any], None] | None = None
 
@@ -102,7 +103,7 @@ class CopyingSlave(Protocol):
 
 
 class TableCopies:
-    """Copies the master's tables, one after the other. with_timers: whether timer messages are served."""
+    """Copies the master's tables, one after the other."""
 
     def __init__(
         self,
@@ -116,7 +117,6 @@ class TableCopies:
     ) -> None:
         self._topics = files.tables.topics
         self._groups = files.tables.groups
-        self._modes = files.tables.request_modes
         self._offsets = offsets
         self._schedule = files.schedule
         self._timers = files.timers.timers
@@ -132,9 +132,7 @@ class TableCopies:
         self._due = kernel.deadlines.new(self._begin)
         self._failed: set[str] = set()
         self._is_wanted = False
-        self._users = files.tables.users
-        users = self._of_users() if config.authentication_enabled else ()
-        self._tables = (*self._settings(), *users, *self._progress(with_timers=config.timer_wheel_enable))
+        self._tables = tuple(self._all_tables(files.tables, config))
         self.progress = CopiedProgress(files.store, kernel, self._note)
         #: The round under way; None between rounds.
         self._round: Work[None] | None = None
@@ -180,7 +178,7 @@ class TableCopies:
                         return
                     content = yield InThread(Thread.COMPUTE, partial(table.decode, data))
                     if not table.is_progress:
-                        yield from table.apply(content)
+                        yield from table.apply(content) or (None,)
                     else:
                         if table.arrived is not None:
                             table.arrived(content)
@@ -234,70 +232,26 @@ class TableCopies:
                 reason=str(error),
             )  # fmt: skip
 
-    def _settings(self) -> tuple[_Table, ...]:
-        """Return the tables that are applied at once."""
-        return (
-            _Table(
-                "topics",
-                peer_calls.ALL_TOPICS,
-                partial(decode_body, kind=TopicConfigSerializeWrapper),
-                self._apply_topics,
-            ),
-            _Table(
-                "groups",
-                peer_calls.ALL_GROUPS,
-                partial(decode_body, kind=SubscriptionGroupWrapper),
-                self._apply_groups,
-            ),
-            _Table(
-                "request modes",
-                peer_calls.ALL_REQUEST_MODES,
-                partial(decode_body, kind=RequestModesFile),
-                self._apply_modes,
-            ),
-        )
-
-    def _of_users(self) -> tuple[_Table, ...]:
-        return (
-            _Table("users", peer_calls.ALL_USERS, partial(decode_body, kind=UsersFile), self._apply_users),
-        )
-
-    def _progress(self, *, with_timers: bool) -> tuple[_Table, ...]:
-        """Return the tables of what the master has done."""
-        tables = (
-            _Table(
-                "consumer offsets",
-                peer_calls.ALL_CONSUMER_OFFSETS,
-                _decode_offsets,
-                self._apply_offsets,
-                is_progress=True,
-                arrived=ReturnedCommits(self._offsets.at_slave, self._question).send,
-            ),
-            _Table(
-                "delay offsets",
-                peer_calls.ALL_DELAY_OFFSETS,
-                partial(decode_body, kind=DelayAnswer),
-                self._apply_delays,
-                is_progress=True,
-            ),
-        )
-        timers = (
-            _Table(
-                "timer checkpoint",
-                peer_calls.TIMER_CHECKPOINT,
-                decode_timer_checkpoint,
-                self._apply_timers,
-                is_progress=True,
-            ),
-            _Table(
-                "timer metrics",
-                peer_calls.TIMER_METRICS,
-                partial(decode_body, kind=TimerMetricsFile),
-                self._apply_timer_metrics,
-                is_progress=True,
-            ),
-        )
-        return (*tables, *timers) if with_timers else tables
+    def _all_tables(self, tables: Tables, config: BrokerConfig) -> Iterator[_Table]:
+        """Yield the tables: those that are applied at once, then those of what the master has done."""
+        yield _Table("topics", peer_calls.ALL_TOPICS, _of(TopicConfigSerializeWrapper), self._apply_topics)
+        yield _Table("groups", peer_calls.ALL_GROUPS, _of(SubscriptionGroupWrapper), self._apply_groups)
+        modes = tables.request_modes
+        yield _Table("request modes", peer_calls.ALL_REQUEST_MODES, _of(RequestModesFile), modes.copy)
+        if config.authentication_enabled:
+            yield _Table("users", peer_calls.ALL_USERS, _of(UsersFile), tables.users.copy)
+        done = partial(_Table, is_progress=True)
+        calls, returned = peer_calls, ReturnedCommits(self._offsets.at_slave, self._question).send
+        yield done(
+            "consumer offsets", calls.ALL_CONSUMER_OFFSETS, _decode_offsets, self._apply_offsets,
+            arrived=returned,
+        )  # fmt: skip
+        yield done("delay offsets", calls.ALL_DELAY_OFFSETS, _of(DelayAnswer), self._apply_delays)
+        if config.timer_wheel_enable:
+            yield done(
+                "timer checkpoint", calls.TIMER_CHECKPOINT, decode_timer_checkpoint, self._apply_timers
+            )
+            yield done("timer metrics", calls.TIMER_METRICS, _of(TimerMetricsFile), self._timers.copy_metrics)
 
     def _apply_topics(self, content: TopicConfigSerializeWrapper) -> Iterator[None]:
         return _copy_entries(self._topics, content.topic_config_table, content.data_version)
@@ -318,29 +272,15 @@ class TableCopies:
             yield
         self._offsets.copy_ahead(content.ahead)
 
-    def _apply_delays(self, content: DelayAnswer) -> Iterator[None]:
+    def _apply_delays(self, content: DelayAnswer) -> None:
         if not self._slave.is_ahead_of_master:
             self._schedule.copy_offsets(content.offset_table, content.level_accounts)
             self._passed_on.journal_begins_at(content.passed_on.place if content.passed_on else -1)
             self._passed_on.leave_halves()
-        yield
 
-    def _apply_timers(self, content: TimerCheckpoint) -> Iterator[None]:
+    def _apply_timers(self, content: TimerCheckpoint) -> None:
         if not self._slave.is_ahead_of_master:
             self._timers.copy(Again(content.master_queue_offset, content.read_ms))
-        yield
-
-    def _apply_timer_metrics(self, content: TimerMetricsFile) -> Iterator[None]:
-        self._timers.copy_metrics(content)
-        yield
-
-    def _apply_users(self, content: UsersFile) -> Iterator[None]:
-        self._users.copy(content)
-        yield
-
-    def _apply_modes(self, content: RequestModesFile) -> Iterator[None]:
-        self._modes.copy(content)
-        yield
 
 
 class CopiedProgress:
@@ -411,7 +351,7 @@ class CopiedProgress:
             for name, apply in tables:
                 error: Exception | None = None
                 try:
-                    yield from apply()
+                    yield from apply() or (None,)
                 except (LibraError, OSError) as failed:
                     error = failed
                 self._ended(name, error)
@@ -461,16 +401,16 @@ class ReturnedCommits:
     ) -> None:
         if failure is None:
             master.offsets.setdefault(key, {})[queue_id] = offset  # The copy is applied later, with it.
-        elif _is_final(failure):
+        elif isinstance(failure, BrokerError) and failure.response_code != ResponseCode.SYSTEM_BUSY:
             log.warning("the master refuses an offset committed here", of=key, reason=str(failure))
         else:
             return  # It is sent again after one of the next tables.
         self._at_slave.forget(key, queue_id, offset)
 
 
-def _is_final(failure: LibraError) -> bool:
-    """Return whether the master would refuse a commit again: it has answered, and is not just busy."""
-    return isinstance(failure, BrokerError) and failure.response_code != ResponseCode.SYSTEM_BUSY
+def _of(kind: type[R]) -> Callable[[bytes], R]:
+    """Return what decodes a table of this type."""
+    return partial(decode_body, kind=kind)
 
 
 def _decode_offsets(body: bytes) -> OffsetTables:
