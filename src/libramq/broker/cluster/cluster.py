@@ -9,9 +9,9 @@ Requests are sent as questions, by the shell. Requests of coordination and the a
 in `peer_brokers.py`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -64,11 +64,11 @@ class Cluster:
         self._coordination = coordination
         self._consumers = consumers
         self._assigner = assigner
-        self._now_ms, self._ask = peers.now_ms, peers.ask
+        self._now_ms = peers.now_ms
         self.watched_topics = topics
         self._was_known = False
         self.peers, self.view, self._relay = peers, peers.view, peers.relay
-        self._watch = ClusterWatch(self.view, name_servers, self, ask=self._ask, monotonic_ms=self._now_ms)
+        self._watch = ClusterWatch(self.view, name_servers, self, ask=peers.ask, monotonic_ms=self._now_ms)
         self._deadline = peers.deadlines.new(self._tick, "Cluster")
         self._soon = partial(peers.soon, Phase.TIMERS, self._set_deadline)
         self._watch.changed = self._relay.changed = peers.changed = self._soon
@@ -207,7 +207,7 @@ class Cluster:
             if link.full_state_due:
                 self._say_all(link)
 
-        self._ask(Question(link.address, peer_calls.report_members(body), answered, ANSWER_MS_MAX))
+        self.peers.ask_broker(link.name, peer_calls.report_members(body), answered)
 
     def _say_all(self, link: PeerLink) -> None:
         """Send a broker the full state of the groups coordinated here."""
@@ -251,22 +251,6 @@ class Cluster:
         self._assigner.topic_changed(topic)
 
 
-class Watcher(Protocol):
-    """The owner of a watch, which acts when the view has changed."""
-
-    def watched_topics(self) -> Sequence[str]:
-        """Return the topics whose queues are needed."""
-
-    def linked(self) -> Collection[str]:
-        """Return the brokers to which our connection stands."""
-
-    def brokers_changed(self) -> None:
-        """Handle a change of the cluster's brokers."""
-
-    def topic_changed(self, topic: str) -> None:
-        """Handle a change of a topic's queues."""
-
-
 class ClusterWatch:
     """Keeps a view up to date: polls a name server for the cluster's brokers, and for the queues of topics.
 
@@ -277,14 +261,14 @@ class ClusterWatch:
         self,
         view: ClusterView,
         name_servers: Sequence[str],
-        watcher: Watcher,
+        cluster: Cluster,
         *,
         ask: Ask,
         monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
         self._view = view
         self._name_servers = name_servers
-        self._watcher = watcher
+        self._cluster = cluster
         self._ask = ask
         self._monotonic_ms = monotonic_ms
         self._position = 0
@@ -337,7 +321,7 @@ class ClusterWatch:
                 return
             route = None if isinstance(outcome, LibraError) else outcome
             if self._view.topic_reported(topic, route):
-                self._watcher.topic_changed(topic)
+                self._cluster.topic_changed(topic)
 
         self._ask(Question(self._name_server, topic_route(topic), answered, ANSWER_MS_MAX))
 
@@ -363,15 +347,15 @@ class ClusterWatch:
         self._failures = 0
         self.next_due_ms = now_ms + (LOOK_SOON_MS if now_ms < self._soon_until_ms else LOOK_MS)
         route = None if isinstance(outcome, LibraError) else outcome
-        is_changed = self._view.brokers_reported(route, linked=self._watcher.linked())
+        is_changed = self._view.brokers_reported(route, linked=self._cluster.linked())
         if is_changed:
-            self._watcher.brokers_changed()
+            self._cluster.brokers_changed()
         if is_changed or now_ms >= self._topics_due_ms:
             self._topics_due_ms = now_ms + LOOK_MS
             self._look_at_topics()
 
     def _look_at_topics(self) -> None:
-        topics = self._watcher.watched_topics()
+        topics = self._cluster.watched_topics()
         self._view.forget_all_but(topics)
         if self._view.is_alone:  # Else each topic would cost a request a second, to learn that it is ours.
             return

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from libramq.broker.cluster.member_relay import MemberRelay
 from libramq.broker.groups.assigner import QueueQuestion, Queues
@@ -193,6 +193,14 @@ class PeerBrokers:
         self.changed: Callable[[], None] = lambda: None
         self.relay = MemberRelay(view, view.own_name, consumers=consumers, clock=kernel.clock)
 
+    def ask_broker(self, name: str, call: Call[Any], answered: Callable[[Any], None]) -> None:
+        """Ask another broker; `answered` gets its answer, or LibraError also if it has left the cluster."""
+        link = self.links.get(name)
+        if link is None:
+            answered(ConnectFailed(f"broker {name} is away"))
+        else:
+            self.ask(Question(link.address, call, answered, ANSWER_MS_MAX))
+
     # Requests of coordination.
 
     def queues(self, topic: str) -> Sequence[MessageQueue] | None:
@@ -237,7 +245,7 @@ class PeerBrokers:
             self._conclude(gathering)
 
         call = peer_calls.gather_group(bodies.PeerGatherBody(group=gathering.group))
-        self.ask(Question(link.address, call, answered, ANSWER_MS_MAX))
+        self.ask_broker(link.name, call, answered)
 
     def started(self, started: Started, who: str | None) -> None:
         """Report the start of a group's rebalance to all others."""
@@ -321,7 +329,7 @@ class PeerBrokers:
         def replied(outcome: QueryAssignmentReply | LibraError) -> None:
             answered(outcome if isinstance(outcome, LibraError) else outcome.value())
 
-        self.ask(Question(link.address, peer_calls.assign_queues(body), replied, ANSWER_MS_MAX))
+        self.ask_broker(coordinator, peer_calls.assign_queues(body), replied)
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
         """Send all others the members' assignments."""
@@ -358,7 +366,7 @@ class PeerBrokers:
             else:
                 then(outcome)
 
-        self.ask(Question(link.address, call, answered, ANSWER_MS_MAX))
+        self.ask_broker(broker_name, call, answered)
 
     def link(self, others: Mapping[str, str], now_ms: MonotonicMs) -> bool:
         """Link to these brokers, by address, and no others; return whether one of them is new."""

@@ -25,7 +25,6 @@ from libramq.broker.processor.cluster.slave_requests import (
     SlaveTables,
 )
 from libramq.kernel.engine import Hooks
-from libramq.rpc.question import signing
 
 
 class ClusterFeature(Feature):
@@ -47,19 +46,22 @@ class ClusterFeature(Feature):
                 assigner=groups.assigner,
                 topics=self._watched_topics,
             )
-        ask = signing(kernel.effects.ask, config.credentials)
-        self.nodes = Nodes(topics, peers, kernel, ask, base.files.filesystem, config.store_path)
-        self.topics = ClusterTopics(self.nodes, topics, groups.removal, peers, kernel.clock, ask)
+        self.nodes = Nodes(topics, peers, kernel, base.files.filesystem, config.store_path)
+        self.topics = ClusterTopics(self.nodes, topics, groups.removal, peers, kernel.clock)
         self.group_removal = GroupRemoval(
             tables, base.offsets, groups.coordination, groups.removal, kernel.clock
         )
-        others = OffsetExchanges(config.broker_name, peers, ask)
         self.offsets = GroupOffsets(
-            tables, groups.committing, self.group_removal, groups.coordination, kernel.clock, others
+            tables,
+            groups.committing,
+            self.group_removal,
+            groups.coordination,
+            kernel.clock,
+            OffsetExchanges(peers),
         )
         #: Built before the services of Kafka's groups, which drop the groups that others coordinate now.
         self.copies = GroupCopies(peers.view, kernel.clock)
-        self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, ask)
+        self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, peers.ask)
         self.load = GroupLoad(peers)
         topics.observe(self._topic_changed)
         view = peers.view if self.others is not None else None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
+from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import LibraError, RequestCodeNotSupported
 from libramq.groups.classic.saved_state import SavedClassicGroup
@@ -28,7 +28,6 @@ from libramq.groups.protocol_groups import GROUPS_MAX
 from libramq.logs import get_logger
 from libramq.remoting.body.kafka_cluster import PeerGroupsBody, PeerHandoverBody
 from libramq.rpc import peer_calls
-from libramq.rpc.question import Question
 
 T = TypeVar("T")
 
@@ -198,11 +197,10 @@ class GroupLoad:
             log.warning("groups of Kafka's clients may not be handed over", brokers=list(self._awaited))
             self._awaited = {}
             return
-        others = self._peers.view.others
         call = peer_calls.ask_handover(PeerHandoverBody(broker_name=self._peers.view.own_name))
         for name in [each for each in self._awaited if each not in self._asked]:
             self._asked.add(name)
-            self._peers.ask(Question(others[name], call, partial(self._answered, name), ANSWER_MS_MAX))
+            self._peers.ask_broker(name, call, partial(self._answered, name))
         self._due.at(now_ms + AGAIN_MS)
 
     def _answered(self, name: str, outcome: bool | LibraError) -> None:

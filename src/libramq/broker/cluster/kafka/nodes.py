@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
+from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.catalog import TopicTable
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.numbering import Numbering, Place, Run, best
@@ -27,7 +27,6 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.remoting.body.kafka_cluster import NumberingBody, NumberingsFile, PeerNode, PeerNodeBody
 from libramq.rpc import peer_calls
-from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 
@@ -55,7 +54,6 @@ class Nodes:
         topics: TopicTable,
         peers: PeerBrokers,
         kernel: Kernel,
-        ask: Ask,
         filesystem: FileSystem,
         store_path: str,
     ) -> None:
@@ -63,7 +61,6 @@ class Nodes:
         self._topics = topics
         self._peers = peers
         self._kernel = kernel
-        self._ask = ask
         self._file = ConfigFile(filesystem, Path(store_path) / "config" / FILE_NAME)
         self._numberings: dict[str, Numbering] = {}
         #: The same as others and the file get them: to make them anew takes 6 µs each.
@@ -213,7 +210,7 @@ class Nodes:
 
     def _ask_all(self) -> None:
         waiting, self._waiting = self._waiting, []
-        links = list(self._peers.links.values())
+        links = list(self._peers.links)
         self._requested = len(links)
 
         def finish() -> None:
@@ -232,14 +229,12 @@ class Nodes:
 
         if not links:  # The last one may have left the cluster while it was asked.
             finish()
-        for link in links:
-            known = self.known.get(link.name)
+        for name in links:
+            known = self.known.get(name)
             body = PeerNodeBody(
                 broker_name=self.broker_name, version=known.version if known is not None else 0
             )
-            self._ask(
-                Question(link.address, peer_calls.ask_node(body), partial(answered, link.name), ANSWER_MS_MAX)
-            )
+            self._peers.ask_broker(name, peer_calls.ask_node(body), partial(answered, name))
 
     def _take(self, name: str, body: PeerNode) -> None:
         known = self.known.get(name)

@@ -4,21 +4,18 @@ brokers have (PEER_OFFSETS).
 
 from collections.abc import Callable, Sequence
 
-from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
+from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.broker.groups.group_offsets import Exchange, Exchanged
-from libramq.errors import ConnectFailed, LibraError
+from libramq.errors import LibraError
 from libramq.remoting.body.kafka_cluster import PeerOffsets, PeerOffsetsBody, offsets_of, queues_of
 from libramq.rpc import peer_calls
-from libramq.rpc.question import Ask, Question
 
 
 class OffsetExchanges:
     """The other brokers: `group_offsets.Exchanges`."""
 
-    def __init__(self, broker_name: str, peers: PeerBrokers, ask: Ask) -> None:
-        self._name = broker_name
+    def __init__(self, peers: PeerBrokers) -> None:
         self._peers = peers
-        self._ask = ask
 
     def names(self) -> Sequence[str]:
         """Return the brokers of the cluster but this one."""
@@ -28,13 +25,9 @@ class OffsetExchanges:
         self, broker_name: str, what: Exchange, done: Callable[[Exchanged | LibraError], None]
     ) -> None:
         """Send one to a broker."""
-        link = self._peers.links.get(broker_name)
-        if link is None:
-            done(ConnectFailed(f"there is no broker {broker_name}"))
-            return
         own = [queue for queue in what.commits if queue.broker_name == broker_name]
         body = PeerOffsetsBody(
-            broker_name=self._name,
+            broker_name=self._peers.view.own_name,
             group=what.group,
             commits=offsets_of(what.commits),
             queues=queues_of(what.queues),
@@ -50,7 +43,7 @@ class OffsetExchanges:
             codes = dict(zip(own, outcome.codes, strict=False))
             done(Exchanged(codes, {each.queue: each.offset for each in outcome.offsets}))
 
-        self._ask(Question(link.address, peer_calls.exchange_offsets(body), answered, ANSWER_MS_MAX))
+        self._peers.ask_broker(broker_name, peer_calls.exchange_offsets(body), answered)
 
 
 def exchange_of(body: PeerOffsetsBody) -> Exchange:

@@ -11,16 +11,15 @@ from typing import NamedTuple
 import msgspec
 
 from libramq.broker.cluster.kafka.nodes import Nodes
-from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
+from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.broker.groups.removal import TopicRemoval
 from libramq.catalog import TopicTable
 from libramq.catalog.numbering import Numbering
 from libramq.clock import Clock
-from libramq.errors import ConnectFailed, InvalidName, LibraError
+from libramq.errors import InvalidName, LibraError
 from libramq.formats.tables import TopicConfig
 from libramq.remoting.body.kafka_cluster import NumberingBody, PeerTopicBody
 from libramq.rpc import peer_calls
-from libramq.rpc.question import Ask, Question
 
 
 class TopicChange(NamedTuple):
@@ -40,7 +39,6 @@ class ClusterTopics:
         removal: TopicRemoval,
         peers: PeerBrokers,
         clock: Clock,
-        ask: Ask,
     ) -> None:
         self._name = nodes.broker_name
         self._nodes = nodes
@@ -48,7 +46,6 @@ class ClusterTopics:
         self._removal = removal
         self._peers = peers
         self._clock = clock
-        self._ask = ask
 
     def change(
         self,
@@ -87,7 +84,6 @@ class ClusterTopics:
             finish()
             return
         for name in sorted(waiting):
-            link = self._peers.links.get(name)
             body = PeerTopicBody(
                 broker_name=self._name,
                 topic=topic,
@@ -95,11 +91,7 @@ class ClusterTopics:
                 numbering=NumberingBody.of(numbering),
                 attributes=attributes,
             )
-            if link is None:
-                answered(name, ConnectFailed(f"broker {name} is away"))
-            else:
-                call = peer_calls.change_topic(body)
-                self._ask(Question(link.address, call, partial(answered, name), ANSWER_MS_MAX))
+            self._peers.ask_broker(name, peer_calls.change_topic(body), partial(answered, name))
 
     def apply(self, topic: str, queues: int, numbering: Numbering, attributes: Mapping[str, str]) -> None:
         """Make a change at this broker; raises BrokerError or InvalidName if it is refused."""
