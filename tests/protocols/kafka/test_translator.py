@@ -462,7 +462,7 @@ def test_modules_are_numbered_by_the_keys_of_their_apis():
         ):
             named[int(key)] = name
             keys.setdefault(path.stem, []).append(int(key))
-            assert f"{name}Request: self." in path.read_text()
+            assert re.search(rf"@serves\((wire\.)?{name}Request\)", path.read_text())
     assert named == {key: api.request.__name__.removesuffix("Request") for key, api in APIS.items()}
     numbers = {stem: f"api{min(found):02}" for stem, found in keys.items() if stem != "translator"}
     assert numbers == {stem: stem.partition("_")[0] for stem in numbers}

@@ -11,9 +11,9 @@ An unfinished slot is parked in the purgatory, so that it disappears with its co
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.effect import Effects, Thread
@@ -21,12 +21,13 @@ from libramq.kernel.purgatory import Parked, Purgatory
 from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.wire.kafka.api import Call
-from libramq.wire.kafka.schema import Message
+from libramq.wire.kafka.schema import Message, Request
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
+M = TypeVar("M", bound=Callable[..., None])
 P = ParamSpec("P")
 
 #: Ours: elements of an answer that are encoded on the loop, at some microseconds each; more on a thread.
@@ -46,6 +47,32 @@ UNORDERED: Final = ("librdkafka", "confluent-kafka")
 #: Clients whose heartbeats may be held, since they send other requests on the connection meanwhile. Sarama
 #: and kafkajs do not: their fetches and commits would wait for as long.
 PATIENT: Final = (*UNORDERED, "apache-kafka-java", "kgo")
+
+
+Serve = Callable[[Any, "Slot"], None]
+
+
+def serves(request: type[Request]) -> Callable[[M], M]:
+    """Mark the method of a service that answers a request."""
+
+    def mark(method: M) -> M:
+        setattr(method, _REQUEST, request)
+        return method
+
+    return mark
+
+
+_REQUEST: Final = "serves"
+
+
+def served_by(services: Iterable[object]) -> dict[type[Request], Serve]:
+    """Return the methods of services by the requests that they answer."""
+    return {
+        request: getattr(service, name)
+        for service in services
+        for name, method in vars(type(service)).items()
+        if (request := getattr(method, _REQUEST, None)) is not None
+    }
 
 
 @dataclass(eq=False, slots=True)

@@ -10,7 +10,7 @@ promise. acks 0 is not answered.
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from libramq.auth.authorizer import Authorizer, is_permitted, require_permission
 from libramq.auth.operation import Send
@@ -23,7 +23,7 @@ from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import InThread, Work, portions
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.api22_producers import Producers
 from libramq.protocols.kafka.idempotent_producers import StoredBatch
 from libramq.protocols.kafka.node import KafkaNodes
@@ -99,10 +99,7 @@ class Produces:
         self._store = store
         self._clock = kernel.clock
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {wire.ProduceRequest: self.produce}
-
+    @serves(wire.ProduceRequest)
     def produce(self, request: wire.ProduceRequest, slot: Slot) -> None:
         """Store the batches of a request."""
         if request.acks not in (-1, 0, 1):

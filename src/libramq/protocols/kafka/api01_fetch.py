@@ -4,10 +4,10 @@ partitions an answer has.
 request ─► Fetching (reads, waits) ─► records ─► batches (large ones on a thread) ─► answer
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Action, Manage, topic
@@ -17,7 +17,7 @@ from libramq.clock import Clock
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.work import portions
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.records import fetched_records
 from libramq.protocols.kafka.refusals import code_of
@@ -50,10 +50,7 @@ class Fetches:
         self._authorizer = authorizer
         self._clock = clock
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {wire.FetchRequest: self.fetch}
-
+    @serves(wire.FetchRequest)
     def fetch(self, request: wire.FetchRequest, slot: Slot) -> None:
         """Read the partitions that may be read; of many, some are looked up in each turn."""
         wanted = [(each.topic, some) for each in request.topics for some in portions(each.partitions)]

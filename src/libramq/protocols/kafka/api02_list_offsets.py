@@ -10,10 +10,9 @@ Kafka's producers are refused if their clock is more than an hour ahead; so noth
 stretch that was read once is skipped by its greatest time.
 """
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Action, Manage, topic
@@ -25,7 +24,7 @@ from libramq.message.inner_batch import message_count
 from libramq.message.record import decode_records, peek_record
 from libramq.message.record_head import first_born, greatest_born_ms
 from libramq.message.sys_flag import INNER_BATCH
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.api00_produce import AHEAD_MS_MAX
 from libramq.protocols.kafka.node import LEADER_EPOCH, KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
@@ -214,10 +213,7 @@ class OffsetLists:
         #: To be called with each topic that changes.
         self.forget = self._times.forget
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {wire.ListOffsetsRequest: self.list}
-
+    @serves(wire.ListOffsetsRequest)
     def list(self, request: wire.ListOffsetsRequest, slot: Slot) -> None:
         """Answer with one offset for each partition, in steps."""
         slot.proceed(self._steps(_Wanted(request, slot)))

@@ -5,9 +5,9 @@ A topic that is not known here, or some of whose queues have no numbers yet, is 
 first.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Final
 
 from libramq.auth.authorizer import Authorizer, is_permitted, require_permission
 from libramq.auth.operation import Locate, Send
@@ -22,7 +22,7 @@ from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection, Principal
 from libramq.logs import BoundedLog, get_logger
 from libramq.message import names
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, NO_TOPIC_ID, KafkaNodes, TopicIds, id_of
 from libramq.protocols.kafka.refusals import code_of
 from libramq.wire.kafka.apis import metadata as wire
@@ -90,10 +90,7 @@ class Metadata:
         self._creation = creation
         self._authorizer = authorizer
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {wire.MetadataRequest: self.describe}
-
+    @serves(wire.MetadataRequest)
     def describe(self, request: wire.MetadataRequest, slot: Slot) -> None:
         """Answer with the topics that were asked for, or all; of many, some in each turn."""
         assert slot.call is not None, "a request has a call"

@@ -6,11 +6,11 @@ that a client may add to a commit is not kept. Offsets are deleted in topics tha
 reads: each turn removes some, and looks at the group again, since members may have joined.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 from libramq.auth.audit import Changed, Kind
 from libramq.auth.operation import Resource, ResourceKind
@@ -24,7 +24,7 @@ from libramq.groups.classic.values import Beat
 from libramq.kernel.connection import Principal
 from libramq.kernel.work import portions
 from libramq.message.queue import MessageQueue
-from libramq.protocols.kafka.answers import Results, Slot
+from libramq.protocols.kafka.answers import Results, Slot, serves
 from libramq.protocols.kafka.api10_groups import KafkaGroups
 from libramq.protocols.kafka.refusals import code_for, code_of
 from libramq.wire.kafka.apis import offsets as wire
@@ -65,14 +65,7 @@ class OffsetRequests:
         self._clock = clock
         self._changed = changed
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {
-            wire.OffsetCommitRequest: self.commit,
-            wire.OffsetFetchRequest: self.fetch,
-            wire.OffsetDeleteRequest: self.delete,
-        }
-
+    @serves(wire.OffsetCommitRequest)
     def commit(self, request: wire.OffsetCommitRequest, slot: Slot) -> None:
         """Commit a group's offsets; those that are refused leave the others alone."""
         name = request.group_id
@@ -144,6 +137,7 @@ class OffsetRequests:
             return _refused(refused.response_code)
         return ErrorCode.NONE
 
+    @serves(wire.OffsetFetchRequest)
     def fetch(self, request: wire.OffsetFetchRequest, slot: Slot) -> None:
         """Answer with committed offsets."""
         if slot.version >= _GROUPS_FROM:
@@ -287,6 +281,7 @@ class OffsetRequests:
             )
         return found
 
+    @serves(wire.OffsetDeleteRequest)
     def delete(self, request: wire.OffsetDeleteRequest, slot: Slot) -> None:
         """Delete committed offsets in topics that no member reads."""
         refusal = self._deletion_refusal(request.group_id, slot.principal)

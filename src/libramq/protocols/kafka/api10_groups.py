@@ -5,16 +5,16 @@ Coordinators are found by the formula that all brokers and clients of ours use (
 members of classic groups leave, and tools remove members of either kind.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from libramq.broker.groups.coordination import FROZEN_MS
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Beat
 from libramq.kernel.connection import Principal
 from libramq.kernel.parts import Kernel
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.api11_classic_groups import ClassicGroups
 from libramq.protocols.kafka.api68_modern_groups import ModernGroups
 from libramq.protocols.kafka.broker_groups import BrokerGroups
@@ -42,10 +42,6 @@ class KafkaGroups:
         self._classic = classic
         self._modern = modern
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {wire.FindCoordinatorRequest: self.find, wire.LeaveGroupRequest: self.leave}
-
     def client_arrived(self, slot: Slot, groups: Collection[str] | None = None) -> None:
         """Note a client's first request over a connection, that it has signed in, or its question for
         coordinators of groups.
@@ -53,6 +49,7 @@ class KafkaGroups:
         self._classic.client_arrived(slot, groups)
         self._modern.client_arrived(slot, groups)
 
+    @serves(wire.LeaveGroupRequest)
     def leave(self, request: wire.LeaveGroupRequest, slot: Slot) -> None:
         """Have the members leave, by the protocol of their group."""
         if self.every.modern.get(request.group_id) is not None:
@@ -92,6 +89,7 @@ class KafkaGroups:
 
     # Coordinators.
 
+    @serves(wire.FindCoordinatorRequest)
     def find(self, request: wire.FindCoordinatorRequest, slot: Slot) -> None:
         """Answer with the brokers that coordinate groups."""
         keys = request.coordinator_keys if slot.version >= _KEYS_FROM else (request.key,)

@@ -12,9 +12,9 @@ the answer to B's sync waits for round 2, and tells it to join again. Members of
 answer: their heartbeats are held all the time.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.group import ClassicGroup
@@ -33,7 +33,7 @@ from libramq.groups.protocol_groups import Refusal
 from libramq.kernel.connection import Connection, host_of
 from libramq.kernel.parts import Kernel
 from libramq.message.names import has_controls
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import ClassicGroupRecords
 from libramq.protocols.kafka.group_requests import (
@@ -86,14 +86,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         #: The news of a group that heartbeats were answered with last: its generation, and whether that ends.
         self._announced: dict[str, tuple[int, bool]] = {}
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {
-            wire.JoinGroupRequest: self.join,
-            wire.SyncGroupRequest: self.sync,
-            wire.HeartbeatRequest: self.beat,
-        }
-
+    @serves(wire.JoinGroupRequest)
     def join(self, request: wire.JoinGroupRequest, slot: Slot) -> None:
         """A member joins: it is answered when the others have joined as well."""
         name = request.group_id
@@ -142,6 +135,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         self._finish(name, answers)
         self._rebalances.joined(name, member_id)
 
+    @serves(wire.SyncGroupRequest)
     def sync(self, request: wire.SyncGroupRequest, slot: Slot) -> None:
         """A member wants its share: it is answered when the leader has handed in the assignment."""
         group = self.groups.get(request.group_id)
@@ -177,6 +171,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         self._finish(request.group_id, answers)
         self._rebalances.look(request.group_id)
 
+    @serves(wire.HeartbeatRequest)
     def beat(self, request: wire.HeartbeatRequest, slot: Slot) -> None:
         """A member is alive; a patient one is answered when there is something to say, or a while later."""
         name = request.group_id

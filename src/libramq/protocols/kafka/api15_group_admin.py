@@ -11,9 +11,9 @@ Groups are those of this broker's table, whichever protocol made them:
 Either description answers GROUP_ID_NOT_FOUND for the other protocol's groups, at which tools ask the other.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from libramq.groups.classic.state import ClassicMember, Status
 from libramq.groups.modern.member import ModernMember
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.kernel.connection import Principal
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import id_of
 from libramq.wire.kafka.apis import groups as wire
@@ -66,15 +66,7 @@ class GroupAdministration:
         self._removal = removal
         self._changed = changed
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {
-            wire.ListGroupsRequest: self.list,
-            wire.DescribeGroupsRequest: self.describe,
-            wire.ConsumerGroupDescribeRequest: self.describe_modern,
-            wire.DeleteGroupsRequest: self.delete,
-        }
-
+    @serves(wire.ListGroupsRequest)
     def list(self, request: wire.ListGroupsRequest, slot: Slot) -> None:
         """Answer with the groups that fit the filters; of many, some in each turn."""
         states = {state.lower() for state in request.states_filter}
@@ -117,6 +109,7 @@ class GroupAdministration:
             return STATES[Status.STABLE], ROCKETMQ
         return STATES[Status.EMPTY], ""
 
+    @serves(wire.DescribeGroupsRequest)
     def describe(self, request: wire.DescribeGroupsRequest, slot: Slot) -> None:
         """Answer with the groups and their members."""
         describe = partial(self._described, slot.principal, has_error=slot.version >= _NOT_FOUND_FROM)
@@ -151,6 +144,7 @@ class GroupAdministration:
             members=tuple(_classic_member(found, each) for each in found.members.values()) if found else (),
         )
 
+    @serves(wire.ConsumerGroupDescribeRequest)
     def describe_modern(self, request: wire.ConsumerGroupDescribeRequest, slot: Slot) -> None:
         """Answer with the groups and their members; with many of them, or many topics, from a thread."""
         slot.each(
@@ -196,6 +190,7 @@ class GroupAdministration:
         ]
         return _Described(described, members)
 
+    @serves(wire.DeleteGroupsRequest)
     def delete(self, request: wire.DeleteGroupsRequest, slot: Slot) -> None:
         """Delete groups without members."""
         names = list(dict.fromkeys(request.groups_names))  # Named twice, deleted once.

@@ -15,7 +15,7 @@ only where all connections are encrypted. Upstream: SaslServerAuthenticator.java
 import contextlib
 import hmac
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -29,7 +29,7 @@ from libramq.kernel.connection import ANONYMOUS, Connection, Principal, host_of
 from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
 from libramq.logs import BoundedLog, get_logger
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.api import APIS
 from libramq.wire.kafka.apis import handshake as wire
@@ -114,10 +114,6 @@ class Sasl:
         self._keys: dict[tuple[str, str], tuple[tuple[bytes, ...], Sequence[tuple[bytes, Any]]]] = {}
         self._keys_of_nobody: dict[str, Any] = {}
 
-    def apis(self) -> Mapping[type, Any]:
-        """Return the requests that it serves."""
-        return {wire.SaslHandshakeRequest: self.handshake, wire.SaslAuthenticateRequest: self.authenticate}
-
     def is_too_large(self, connection: Connection, size: int) -> bool:
         """Return whether a request is larger than one of a client that has not signed in may be."""
         must_sign_in = self._access is not None and not self._is_voluntary
@@ -154,6 +150,7 @@ class Sasl:
             return None
         return f"its user {connection.principal.name} was disabled or deleted, or has another password"
 
+    @serves(wire.SaslHandshakeRequest)
     def handshake(self, request: wire.SaslHandshakeRequest, slot: Slot) -> None:
         """17: begin to sign in by a mechanism."""
         connection = slot.connection
@@ -171,6 +168,7 @@ class Sasl:
             self._under_way[connection] = _SignIn(request.mechanism)
             slot.answer(wire.SaslHandshakeResponse(mechanisms=self._mechanisms))
 
+    @serves(wire.SaslAuthenticateRequest)
     def authenticate(self, request: wire.SaslAuthenticateRequest, slot: Slot) -> None:
         """36: take one message of the mechanism; the connection ends with the first wrong one."""
         connection, arrived_ms = slot.connection, self._clock.monotonic_ms()

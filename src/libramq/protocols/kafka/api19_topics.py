@@ -13,7 +13,7 @@ none. No topic has settings of its own: a change of one is refused, unless it se
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from zlib import crc32
 
 from libramq.auth.audit import Changed, Kind
@@ -37,7 +37,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.kernel.connection import Principal
 from libramq.kernel.work import Work
 from libramq.message import names
-from libramq.protocols.kafka.answers import Results, Slot
+from libramq.protocols.kafka.answers import Results, Slot, serves
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.message_store import MessageStore
@@ -90,17 +90,6 @@ class TopicRequests:
         self._clock = clock
         self._changed = changed
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {
-            wire.CreateTopicsRequest: self.create,
-            wire.DeleteTopicsRequest: self.delete,
-            wire.CreatePartitionsRequest: self.create_partitions,
-            wire.DescribeConfigsRequest: self.describe,
-            wire.AlterConfigsRequest: self.alter,
-            wire.IncrementalAlterConfigsRequest: self.alter_some,
-        }
-
     def _change_each(
         self,
         slot: Slot,
@@ -123,6 +112,7 @@ class TopicRequests:
 
         self._nodes.refresh(slot.guarded(begin))
 
+    @serves(wire.CreateTopicsRequest)
     def create(self, request: wire.CreateTopicsRequest, slot: Slot) -> None:
         """Create topics; those that are refused leave the others alone."""
         create = partial(self._create, slot.principal, validate_only=request.validate_only)
@@ -198,6 +188,7 @@ class TopicRequests:
             raise _Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; 1 to {QUEUES_MAX} are allowed")
         return count
 
+    @serves(wire.DeleteTopicsRequest)
     def delete(self, request: wire.DeleteTopicsRequest, slot: Slot) -> None:
         """Delete topics."""
         self._change_each(
@@ -224,6 +215,7 @@ class TopicRequests:
 
         self._cluster_topics.change(name, dict.fromkeys(counts, 0), Numbering(), deleted)
 
+    @serves(wire.DescribeConfigsRequest)
     def describe(self, request: wire.DescribeConfigsRequest, slot: Slot) -> None:
         """Describe topics and this broker, with the settings that mean something here."""
         wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
@@ -290,6 +282,7 @@ class TopicRequests:
     def _require(self, principal: Principal, action: Action, name: str) -> None:
         require_permission(self._authorizer, Manage(principal, action, (topic(name),)))
 
+    @serves(wire.CreatePartitionsRequest)
     def create_partitions(self, request: wire.CreatePartitionsRequest, slot: Slot) -> None:
         """Add partitions to topics; those that are refused leave the others alone."""
         grow = partial(self._grow, slot.principal, validate_only=request.validate_only)
@@ -347,6 +340,7 @@ class TopicRequests:
             )
         return None
 
+    @serves(wire.AlterConfigsRequest)
     def alter(self, request: wire.AlterConfigsRequest, slot: Slot) -> None:
         """Refuse settings."""
 
@@ -358,6 +352,7 @@ class TopicRequests:
             request.resources, alter, lambda altered: wire.AlterConfigsResponse(responses=tuple(altered))
         )
 
+    @serves(wire.IncrementalAlterConfigsRequest)
     def alter_some(self, request: wire.IncrementalAlterConfigsRequest, slot: Slot) -> None:
         """Refuse changes of settings."""
 
@@ -433,10 +428,7 @@ class RecordDeletions:
         self._nodes = nodes
         self._changed = changed
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {wire.DeleteRecordsRequest: self.delete}
-
+    @serves(wire.DeleteRecordsRequest)
     def delete(self, request: wire.DeleteRecordsRequest, slot: Slot) -> None:
         """Have partitions begin later; a thread reads what is not in memory.
 

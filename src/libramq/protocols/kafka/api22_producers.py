@@ -8,11 +8,11 @@ the log is on the disk that far, so it never knows a batch that a power cut took
 promoted slave, the log's last part is read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from libramq.batches.kafka_batch import PRODUCER
 from libramq.broker.files.persistence import PROGRESS_MS
@@ -29,7 +29,7 @@ from libramq.logs import get_logger
 from libramq.message.inner_batch import message_count
 from libramq.message.properties import find_property
 from libramq.message.record import RecordHead
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.idempotent_producers import Entry, Key, Sequences, read_mark
 from libramq.secret_bits import SecretBits
 from libramq.store.log.log_scan import LogScan
@@ -83,10 +83,7 @@ class Producers:
         self._due = kernel.deadlines.new(self._save, FILE_NAME)
         self._topics.observe(self._topic_changed)
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {InitProducerIdRequest: self.init}
-
+    @serves(InitProducerIdRequest)
     def init(self, request: InitProducerIdRequest, slot: Slot) -> None:
         """Answer with a new id; nothing is kept of it before its first batch."""
         if request.transactional_id is not None:

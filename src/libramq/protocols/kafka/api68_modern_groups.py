@@ -5,9 +5,9 @@ heartbeat ─► ModernGroup ─► news for its member?      answered
                          └─► none                       held until there is, or a while later
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Answer, Beat
@@ -29,7 +29,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message.names import has_controls
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import ModernGroupRecords
 from libramq.protocols.kafka.group_requests import (
@@ -109,10 +109,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         self._patterns = TopicPatterns(kernel, groups.nodes, self._uses, self._fit)
         self._restore()
 
-    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
-        """Return the requests that it serves."""
-        return {wire.ConsumerGroupHeartbeatRequest: self.beat}
-
+    @serves(wire.ConsumerGroupHeartbeatRequest)
     def beat(self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot) -> None:
         """A member joins, is alive, has revoked, or leaves."""
         code, remark = self._refusal(request, slot)

@@ -5,10 +5,10 @@ frame ─► Call ─► API ─► Slot.answer        now or later
     └─► malformed, or not served: the connection ends, except for a too new ApiVersions (KIP-511)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from libramq.auth.audit import AuditedAuthorizer, Changed, unrecorded
 from libramq.auth.authorizer import Authorizer
@@ -20,7 +20,7 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
-from libramq.protocols.kafka.answers import Answers, Slot
+from libramq.protocols.kafka.answers import Answers, Slot, served_by, serves
 from libramq.protocols.kafka.api00_produce import Produces
 from libramq.protocols.kafka.api01_fetch import Fetches
 from libramq.protocols.kafka.api02_list_offsets import OffsetLists
@@ -46,16 +46,6 @@ from libramq.wire.kafka.schema import Request, encode
 
 log = get_logger(__name__)
 
-Serve = Callable[[Any, Slot], None]
-
-
-class Services(Protocol):
-    """Serves some of the requests."""
-
-    def apis(self) -> Mapping[type, Serve]:
-        """Return the requests that it serves."""
-
-
 #: The protocol, as the audit names it.
 PROTOCOL: Final = "Kafka"
 #: Ours: a request of this size has some thousand elements at most, which takes a few milliseconds.
@@ -79,7 +69,6 @@ class KafkaTranslator:
     ) -> None:
         self._answers = Answers(broker.kernel.effects, broker.kernel.purgatory)
         self._effects = broker.kernel.effects
-        self._apis: dict[type, Serve] = {ApiVersionsRequest: self._api_versions}
         directory = Path(broker.config.store_path) / "config"
         self.producers = Producers(
             broker.store, broker.topics, broker.kernel, filesystem, directory, secret_bits
@@ -98,17 +87,13 @@ class KafkaTranslator:
             is_voluntary=broker.config.authorization_dry_run,
             signed_in=self._signed_in,
         )
-        self._apis.update(self._sasl.apis())
         nodes = KafkaNodes(node, broker.cluster.nodes)
         ids = TopicIds(nodes.cluster)
-        for services in (
-            *self._messages(broker, nodes, ids),
-            *self._groups_of(broker, nodes, ids, secret_bits),
-        ):
-            served: Mapping[type, Serve] = services.apis()
-            self._apis.update(served)
+        messages = self._messages(broker, nodes, ids)
+        groups = self._groups_of(broker, nodes, ids, secret_bits)
+        self._apis = served_by((self, self._sasl, *messages, *groups))
 
-    def _messages(self, broker: Broker, nodes: KafkaNodes, ids: TopicIds) -> Sequence[Services]:
+    def _messages(self, broker: Broker, nodes: KafkaNodes, ids: TopicIds) -> Sequence[object]:
         """Build the services of topics and their messages."""
         config, kernel, authorizer = broker.config, broker.kernel, self._authorizer
         store, topics, cluster = broker.store, broker.topics, broker.cluster.topics
@@ -127,7 +112,7 @@ class KafkaTranslator:
 
     def _groups_of(
         self, broker: Broker, nodes: KafkaNodes, ids: TopicIds, secret_bits: SecretBits
-    ) -> Sequence[Services]:
+    ) -> Sequence[object]:
         """Build the services of groups, their members and their offsets."""
         kernel, grace_ms = broker.kernel, broker.config.kafka_member_grace_ms
         offsets, removal = broker.cluster.offsets, broker.cluster.group_removal
@@ -192,6 +177,7 @@ class KafkaTranslator:
                 held_heartbeats.answer_before_others(connection)
             self._serve(self._answers.open(connection, call), call.request)
 
+    @serves(ApiVersionsRequest)
     def _api_versions(self, request: ApiVersionsRequest, slot: Slot) -> None:
         """Answer a client's first request over a connection."""
         self._groups.client_arrived(slot)
