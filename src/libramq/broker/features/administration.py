@@ -12,7 +12,6 @@ from libramq.broker.files.old_files import OldFiles
 from libramq.broker.files.persistence import Persistence
 from libramq.broker.processor.administration.broker_options import BrokerOptions
 from libramq.broker.processor.administration.cleaning import CleaningRequests
-from libramq.broker.processor.administration.inspection import Inspection
 from libramq.broker.processor.administration.runtime_info import RuntimeInfo
 from libramq.broker.processor.administration.statistics import Statistics
 from libramq.broker.processor.administration.topic_admin import TopicAdministration, UnreadQueues
@@ -95,14 +94,7 @@ class AdministrationFeature(Feature):
                 health=groups.health,
                 throughput=throughput,
                 instances=coordination.instances,
-            ),
-            Inspection(
-                config=config,
-                files=files,
-                offsets=offsets,
-                clients=consumers,
-                producers=producers,
-                throughput=throughput,
+                address=config.address,
             ),
         ]
 

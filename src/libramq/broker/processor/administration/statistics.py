@@ -1,12 +1,12 @@
-"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST and their kin: queues of a topic,
-progress of a group, who is connected.
+"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST and their kin: queues of a topic and
+their units, progress of one group or all, who is connected, counts.
 
 Upstream: AdminBrokerProcessor.java.
 """
 
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -17,29 +17,35 @@ from libramq.broker.groups.group_lag import topics_read
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.throughput import Throughput
 from libramq.broker.processor.groups.foreign_groups import foreign_connections
-from libramq.broker.processor.stored_times import consume_offsets, popped_unfinished, stored_ms
+from libramq.broker.processor.stored_times import Popped, consume_offsets, popped_unfinished, stored_ms
 from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
-from libramq.groups.consumer_group import ConsumerGroup, Member
+from libramq.groups.consumer_group import Member
 from libramq.groups.producer_group import ProducerGroups
-from libramq.kernel.work import Work
+from libramq.kernel.work import Room, Work
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
+from libramq.remoting.body import administration
 from libramq.remoting.body import consumers as bodies
 from libramq.remoting.body.cluster import GroupList, TopicList
-from libramq.rpc.outcome import Outcome, Reply, reply_rows
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Request, serves
 from libramq.transport.server import Peer
 
-#: Ours: 32 topics of a thousand queues, or 4,000 of eight; some 6 MB of reply.
+#: Ours: 32 topics of a thousand queues, or 4,000 of eight, of one group or all; some 6 MB of reply.
 QUEUES_MAX: Final = 32_768
+#: Ours: what the progress of a group takes until it is encoded, if it reads a queue; 700 bytes measured.
+GROUP_BYTES: Final = 1024
+#: Ours: mqadmin asks for ten units; a unit takes some 100 bytes of the reply.
+UNITS_MAX: Final = 1_000
 
 
 class Statistics:
     """The processor of tools' queries.
 
-    instances: the names of a group's static members, by client id. foreign: groups of other protocols.
+    instances: the names of a group's static members, by client id. address: this broker's.
     """
 
     def __init__(
@@ -52,9 +58,12 @@ class Statistics:
         health: GroupHealth,
         throughput: Throughput,
         instances: Callable[[str], Mapping[str, str]],
+        address: str,
     ) -> None:
+        self._address = address
         self._broker_name = consumers.broker_name
         self._tables, self._topics, self._store = files.tables, files.tables.topics, files.store
+        self._groups = files.tables.groups
         self._offsets = offsets
         self._consumers = consumers
         self._producers = producers
@@ -65,15 +74,11 @@ class Statistics:
         self._in_flight = files.pop.in_flight
 
     @serves(RequestCode.GET_TOPIC_STATS_INFO)
-    def topic_stats(self, request: Request) -> Outcome:
+    def topic_stats(self, request: Request) -> Work[Outcome]:
         """Return the first and last offsets of a topic's queues."""
         header: h.TopicHeader = request.header
-        config = self._topics.require(header.topic)
-        return self._topic_stats(config.topic_name, config.write_queue_nums)
-
-    def _topic_stats(self, topic: str, queue_count: int) -> Work[Outcome]:
-        table = {}
-        for queue_id in range(queue_count):
+        topic, table = header.topic, {}
+        for queue_id in range(self._topics.require(topic).write_queue_nums):
             minimum = self._store.min_offset(topic, queue_id)
             maximum = self._store.max_offset(topic, queue_id)
             last_ms = (yield from stored_ms(self._store, topic, queue_id, maximum - 1)) if maximum else 0
@@ -85,7 +90,7 @@ class Statistics:
         return reply_rows(lambda: bodies.TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
 
     @serves(RequestCode.GET_CONSUME_STATS)
-    def consume_stats(self, request: Request) -> Outcome:
+    def consume_stats(self, request: Request) -> Work[Outcome]:
         """Return a group's offsets in each queue of the topics it reads."""
         header: h.ConsumeStatsHeader = request.header
         group = header.consumer_group
@@ -103,21 +108,14 @@ class Statistics:
                 ResponseCode.INVALID_PARAMETER,
                 f"{queue_count} queues in {len(known)} topics; {QUEUES_MAX} are allowed, ask topic by topic",
             )
-        return self._consume_stats(group, known)
-
-    def _consume_stats(self, group: str, topics: Sequence[TopicConfig]) -> Work[Outcome]:
         table: dict[MessageQueue, bodies.OffsetWrapper] = {}
         popped = yield from popped_unfinished(self._in_flight, group)
         gets = 0.0
-        for config in topics:
+        for config in known:
             gets += self._throughput.gets_per_second(group, config.topic_name)
             committed = self._offsets.offsets(group, config.topic_name)
-            for queue_id in self._queue_ids(config, committed):
-                queue = MessageQueue(config.topic_name, self._broker_name, queue_id)
-                table[queue] = yield from consume_offsets(
-                    self._store, self._offsets, group, queue, committed.get(queue_id), popped
-                )
-                yield None
+            queue_ids = self._queue_ids(config, committed)
+            table |= yield from self._progress(group, config.topic_name, queue_ids, popped)
         return reply_rows(lambda: bodies.ConsumeStats(offset_table=table, consume_tps=gets), len(table))
 
     def _queue_ids(self, config: TopicConfig, committed: Mapping[int, int]) -> Iterator[int]:
@@ -129,8 +127,70 @@ class Statistics:
                 if self._store.max_offset(config.topic_name, queue_id) > max(offset, first):
                     yield queue_id
 
+    @serves(RequestCode.GET_BROKER_CONSUME_STATS)
+    def all_consume_stats(self, request: Request) -> Work[Outcome]:
+        """Return the progress of every group, topic by topic."""
+        header: h.BrokerConsumeStatsHeader = request.header
+        yield Room(len(self._groups) * GROUP_BYTES)
+        found: list[dict[str, list[bodies.ConsumeStats]]] = []
+        popped = yield from popped_unfinished(self._in_flight)
+        queue_count = total_diff = total_inflight = 0
+        for group in [config.group_name for config in self._groups]:
+            yield None
+            stats = []
+            for topic in self._read_by(group, ordered_only=header.is_order):
+                queue_count += topic.write_queue_nums
+                if queue_count > QUEUES_MAX:
+                    raise broker_error(
+                        ResponseCode.INVALID_PARAMETER,
+                        f"over {QUEUES_MAX} queues of groups; ask group by group (GET_CONSUME_STATS)",
+                    )
+                yield None
+                table = yield from self._progress(
+                    group, topic.topic_name, range(topic.write_queue_nums), popped
+                )
+                gets = self._throughput.gets_per_second(group, topic.topic_name)
+                stats.append(bodies.ConsumeStats(offset_table=table, consume_tps=gets))
+                total_diff += sum(each.broker_offset - each.consumer_offset for each in table.values())
+                total_inflight += sum(each.pull_offset - each.consumer_offset for each in table.values())
+            found.append({group: stats})
+        body = administration.ConsumeStatsList(
+            consume_stats_list=found,
+            broker_addr=self._address,
+            total_diff=total_diff,
+            total_inflight_diff=total_inflight,
+        )
+        return reply_rows(lambda: body, queue_count + len(found))
+
+    def _read_by(self, group: str, *, ordered_only: bool) -> list[TopicConfig]:
+        """Return the topics that a group has read, and still subscribes to if members are connected."""
+        online = self._consumers.group(group)
+        subscribed = online.subscriptions if online is not None else {}
+        topics = (self._topics.get(topic) for topic in sorted(self._offsets.topics_read(group)))
+        return [
+            topic
+            for topic in topics
+            if topic is not None
+            and (topic.order or not ordered_only)
+            and (not subscribed or topic.topic_name in subscribed)
+        ]
+
+    def _progress(
+        self, group: str, topic: str, queue_ids: Iterable[int], popped: Popped
+    ) -> Work[dict[MessageQueue, bodies.OffsetWrapper]]:
+        """Return a group's offsets in queues of a topic."""
+        committed = self._offsets.offsets(group, topic)
+        table = {}
+        for queue_id in queue_ids:
+            queue = MessageQueue(topic, self._broker_name, queue_id)
+            table[queue] = yield from consume_offsets(
+                self._store, self._offsets, group, queue, committed.get(queue_id), popped
+            )
+            yield None
+        return table
+
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
-    def consumer_connections(self, request: Request) -> Outcome:
+    def consumer_connections(self, request: Request) -> Work[Outcome]:
         """Return the connected members of a consumer group, and its problems."""
         header: h.GroupHeader = request.header
         group = self._consumers.group(header.consumer_group)
@@ -144,9 +204,6 @@ class Statistics:
             return Reply(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"
             )
-        return self._consumer_connections(group)
-
-    def _consumer_connections(self, group: ConsumerGroup[Peer]) -> Work[Outcome]:
         instances = self._instances(group.name)
         queues: defaultdict[str, dict[str, dict[str, list[int]]]] = defaultdict(dict)
         for queue, client_id in self._consumers.rebalances.owners(group.name).items():
@@ -200,6 +257,68 @@ class Statistics:
         topics = self._offsets.topics_of_group(header.group)
         return reply_rows(lambda: TopicList(topic_list=sorted(topics)), len(topics))
 
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO)
+    def all_producers(self, request: Request) -> Work[Outcome]:
+        """Return the connected producers of all groups."""
+        wall_ms, monotonic_ms = request.wall_ms, request.monotonic_ms
+        data: dict[str, list[administration.ProducerInfo]] = {}
+        for group in self._producers.names():
+            for member in self._producers.members(group):
+                info = administration.ProducerInfo(
+                    client_id=member.client_id,
+                    remote_ip=member.peer.address,
+                    language=member.language,
+                    version=member.version,
+                    last_update_timestamp=int(wall_ms) - (monotonic_ms - member.heartbeat_at_ms),
+                )
+                data.setdefault(group, []).append(info)
+                yield None
+        return reply_rows(lambda: administration.ProducerTable(data=data), sum(map(len, data.values())))
+
+    @serves(RequestCode.QUERY_CONSUME_QUEUE)
+    def consume_queue(self, request: Request) -> Outcome:
+        """Return units of a queue: where its messages lie in the log, with their tag codes."""
+        header: h.ConsumeQueueHeader = request.header
+        topic, queue_id = header.topic, header.queue_id
+        if not self._store.has_queue(topic, queue_id):
+            return Reply(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        subscription, remark = None, None
+        if header.consumer_group:
+            group = self._consumers.group(header.consumer_group)
+            subscription = group.subscriptions.get(topic) if group is not None else None
+            remark = None if subscription else f"{header.consumer_group}@{topic} is not online!"
+        units = self._store.queue_units(topic, queue_id, header.index, max(0, min(header.count, UNITS_MAX)))
+        body = administration.ConsumeQueueReply(
+            subscription_data=subscription,
+            filter_data=remark,
+            queue_data=[
+                administration.ConsumeQueueData(physic_offset=offset, physic_size=size, tags_code=code)
+                for offset, size, code in units
+            ],
+            max_queue_index=self._store.max_offset(topic, queue_id),
+            min_queue_index=self._store.min_offset(topic, queue_id),
+        )
+        return Reply(body=encode_body(body))
+
+    @serves(RequestCode.VIEW_BROKER_STATS_DATA)
+    def stats_data(self, request: Request) -> Outcome:
+        """Return how many messages a topic got, or a group, in the last minute, hour and day."""
+        header: h.StatsDataHeader = request.header
+        counted = self._throughput.windows(_counted(header.stats_name, header.stats_key))
+        if counted is None:
+            remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark)
+        minute, hour, day = (
+            administration.BrokerStatsItem(sum=window.messages, tps=window.per_second) for window in counted
+        )
+        body = administration.BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
+        return Reply(body=encode_body(body))
+
+    @serves(RequestCode.RESET_MASTER_FLUSH_OFFSET)
+    def reset_master_flush_offset(self, request: Request) -> Outcome:
+        """Accept it: a master has nothing to reset, as with Apache's."""
+        return SUCCESS
+
 
 def _connection(member: Member[Peer], **others: Any) -> bodies.ClientConnection:
     return bodies.ClientConnection(
@@ -209,3 +328,11 @@ def _connection(member: Member[Peer], **others: Any) -> bodies.ClientConnection:
         version=member.version,
         **others,
     )
+
+
+def _counted(name: str, key: str) -> str | tuple[str, str] | None:
+    """Return what the throughput counts: a topic, or a group and a topic; None for other statistics."""
+    if name == h.TOPIC_PUT_NUMS:
+        return key
+    topic, at, group = key.partition("@")
+    return (group, topic) if name == h.GROUP_GET_NUMS and at else None

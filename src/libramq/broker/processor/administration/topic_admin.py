@@ -4,7 +4,7 @@ when queues with unread messages may not be removed.
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
@@ -131,7 +131,7 @@ class TopicAdministration:
         self._listing = Listing("topic_config_table")
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
-    def create(self, request: Request) -> Outcome:
+    def create(self, request: Request) -> Work[Outcome]:
         """Create a topic or change it; it is on disk and at the name servers before the reply."""
         header: h.CreateTopicHeader = request.header
         config = TopicConfig(
@@ -144,11 +144,8 @@ class TopicAdministration:
             order=bool(header.order),
             attributes=parse_changes(header.attributes),
         )
-        return self._create(config, request, may_abandon=bool(header.lb_abandon_unread))
-
-    def _create(self, config: TopicConfig, request: Request, *, may_abandon: bool) -> Work[Outcome]:
         config = self._with_attributes(config)
-        if not may_abandon:
+        if not header.lb_abandon_unread:
             yield from self._require_read(config, request)
         self._put(config, request)
         return ReplyWhenAnnounced(SUCCESS)
@@ -160,7 +157,7 @@ class TopicAdministration:
             yield from self._unread.require_none(before, config.read_queue_nums, request.wall_ms)
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
-    def create_list(self, request: Request) -> Outcome:
+    def create_list(self, request: Request) -> Work[Outcome]:
         """Create or change topics: all of them, or none if one is invalid."""
         body: TopicConfigList = request.body
         if len(body.topic_config_list) > TOPICS_PER_LIST_MAX:
@@ -168,10 +165,7 @@ class TopicAdministration:
                 ResponseCode.INVALID_PARAMETER,
                 f"{len(body.topic_config_list)} topics in one list; {TOPICS_PER_LIST_MAX} are allowed",
             )
-        return self._create_list(request, body.topic_config_list)
-
-    def _create_list(self, request: Request, configs: Sequence[TopicConfig]) -> Work[Outcome]:
-        checked = [self._with_attributes(config) for config in configs]
+        checked = [self._with_attributes(config) for config in body.topic_config_list]
         for config in checked:
             self._topics.check(config)
         for config in checked:

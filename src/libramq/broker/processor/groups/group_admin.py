@@ -4,7 +4,6 @@ topics forbidden to them.
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from libramq.broker.groups.coordination import Coordination
@@ -16,7 +15,6 @@ from libramq.catalog.requirements import topic_forbidden
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
-from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.kernel.work import Work
 from libramq.remoting import headers as h
 from libramq.remoting.body.administration import GroupConfigList, GroupForbidden
@@ -55,7 +53,7 @@ class GroupAdministration:
         return SUCCESS
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
-    def create_list(self, request: Request) -> Outcome:
+    def create_list(self, request: Request) -> Work[Outcome]:
         """Create or change groups: all of them, or none if one is invalid."""
         body: GroupConfigList = request.body
         if len(body.group_config_list) > GROUPS_PER_LIST_MAX:
@@ -63,12 +61,9 @@ class GroupAdministration:
                 ResponseCode.INVALID_PARAMETER,
                 f"{len(body.group_config_list)} groups in one list; {GROUPS_PER_LIST_MAX} are allowed",
             )
-        return self._create_list(request, body.group_config_list)
-
-    def _create_list(self, request: Request, configs: Sequence[SubscriptionGroupConfig]) -> Work[Outcome]:
-        for config in configs:
+        for config in body.group_config_list:
             self._groups.check(config)
-        for config in configs:
+        for config in body.group_config_list:
             self._groups.put(config, request.wall_ms)
             yield None
         return SUCCESS

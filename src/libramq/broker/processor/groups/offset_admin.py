@@ -19,7 +19,6 @@ from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error, counted
 from libramq.formats.document import encode_body
-from libramq.formats.tables import TopicConfig
 from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.message.queue import MessageQueue
@@ -111,24 +110,22 @@ class OffsetAdministration:
         return Reply(body=encode_body(body))
 
     @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
-    def time_spans(self, request: Request) -> Outcome:
+    def time_spans(self, request: Request) -> Work[Outcome]:
         """Return when the first, last and last consumed messages of a topic's queues were stored."""
         header: h.GroupAndTopicHeader = request.header
         config = self._topics.get(header.topic)
         if config is None:
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        return self._time_spans(header.group, config, request.wall_ms)
-
-    def _time_spans(self, group: str, config: TopicConfig, wall_ms: WallMs) -> Work[Outcome]:
         spans = []
         for queue_id in range(config.write_queue_nums):
-            spans.append((yield from self._time_span(group, config.topic_name, queue_id, wall_ms)))
+            spans.append((yield from self._time_span(header, queue_id, request.wall_ms)))
             yield None
         return reply_rows(lambda: bodies.ConsumeTimeSpans(consume_time_span_set=spans), len(spans))
 
     def _time_span(
-        self, group: str, topic: str, queue_id: int, wall_ms: WallMs
+        self, header: h.GroupAndTopicHeader, queue_id: int, wall_ms: WallMs
     ) -> Work[bodies.QueueTimeSpan]:
+        group, topic = header.group, header.topic
         first, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         consumed = max(self._offsets.query(group, topic, queue_id) or 0, first)
         stored = partial(stored_ms, self._store, topic, queue_id)

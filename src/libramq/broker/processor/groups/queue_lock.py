@@ -33,21 +33,24 @@ class QueueLockRequests:
         self._topics, self._groups = tables.topics, tables.groups
 
     @serves(RequestCode.LOCK_BATCH_MQ)
-    def lock(self, request: Request) -> Outcome:
-        """Lock queues; the reply names those that the client holds."""
+    def lock(self, request: Request) -> Work[Outcome]:
+        """Lock queues; the reply names those that the client holds.
+
+        Some at a time; each is locked by itself, so others may lock some in between.
+        """
         body: LockBatchBody = request.body
         require_client_id(body.client_id)
         if len(body.mq_set) > QUEUES_MAX:
             return _too_many(body)
-        return self._lock_in_steps(request, body)
-
-    def _lock_in_steps(self, request: Request, body: LockBatchBody) -> Work[Outcome]:
-        """Lock some queues at a time; each is locked by itself, so others may lock some in between."""
         held: dict[MessageQueue, None] = {}
         for refs in portions(body.mq_set):
             yield None
-            # Locks of missing groups, queues and clients would only pile up.
-            if not self._may_lock(body.consumer_group) or not request.peer.is_open:
+            # Locks of missing groups, queues and clients would only pile up. Members of a deleted group will
+            # make it again.
+            exists = (
+                body.consumer_group in self._groups or self._clients.group(body.consumer_group) is not None
+            )
+            if not exists or not request.peer.is_open:
                 break
             queues = dict.fromkeys(ref.queue for ref in refs if self._exists(ref))
             held |= dict.fromkeys(
@@ -58,10 +61,6 @@ class QueueLockRequests:
         return reply_rows(
             lambda: LockBatchReply(lock_ok_mq_set=[QueueRef.of(queue) for queue in held]), len(held)
         )
-
-    def _may_lock(self, group: str) -> bool:
-        """Return whether a group exists, or was deleted under members that will make it again."""
-        return group in self._groups or self._clients.group(group) is not None
 
     @serves(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, request: Request) -> Outcome:

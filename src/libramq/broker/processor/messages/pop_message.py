@@ -113,7 +113,7 @@ class PopMessage:
         return Reply(ext={"pollingNum": str(count)})
 
     @serves(RequestCode.PEEK_MESSAGE)
-    def peek(self, request: Request) -> Outcome:
+    def peek(self, request: Request) -> Work[Outcome]:
         """Return the next messages of a group; they stay visible to all."""
         header: h.PeekMessageHeader = request.header
         wanted = PopSelection(
@@ -123,9 +123,6 @@ class PopMessage:
             count_max=header.max_msg_nums,
         )
         self._popping.check(wanted, request.wall_ms)
-        return self._peek(request, wanted)
-
-    def _peek(self, request: Request, wanted: PopSelection) -> Work[Outcome]:
         taken = yield from self._popping.peek(wanted)
         result = PopResult(
             int(request.wall_ms), 0, [each for each in taken.shares if each.offsets], taken.rest
