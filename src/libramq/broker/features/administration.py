@@ -16,10 +16,8 @@ from libramq.broker.processor.administration.runtime_info import RuntimeInfo
 from libramq.broker.processor.administration.statistics import Statistics
 from libramq.broker.processor.administration.topic_admin import TopicAdministration, UnreadQueues
 from libramq.broker.processor.administration.users import UserAdministration
-from libramq.broker.processor.groups.foreign_groups import ForeignMembers
 from libramq.broker.processor.groups.group_admin import GroupAdministration
-from libramq.broker.processor.groups.offset_admin import OffsetAdministration
-from libramq.broker.processor.groups.reset_offset import OffsetReset
+from libramq.broker.processor.groups.offset_admin import ForeignMembers, OffsetAdministration
 from libramq.kernel.engine import Hooks
 
 
@@ -77,7 +75,7 @@ class AdministrationFeature(Feature):
             GroupAdministration(
                 groups=base.groups, offsets=offsets, coordination=coordination, held=base.held
             ),
-            OffsetReset(
+            OffsetAdministration(
                 files=files,
                 offsets=offsets,
                 clients=consumers,
@@ -85,7 +83,6 @@ class AdministrationFeature(Feature):
                 coordination=coordination,
                 reading=reading.reading,
             ),
-            OffsetAdministration(files, offsets, consumers, foreign),
             Statistics(
                 files=files,
                 offsets=offsets,

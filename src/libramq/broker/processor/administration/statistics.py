@@ -16,14 +16,15 @@ from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.group_lag import topics_read
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.throughput import Throughput
-from libramq.broker.processor.groups.foreign_groups import foreign_connections
 from libramq.broker.processor.stored_times import Popped, consume_offsets, popped_unfinished, stored_ms
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
+from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY, SubscriptionData
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import Member
 from libramq.groups.producer_group import ProducerGroups
+from libramq.groups.protocol_groups import ForeignGroup
 from libramq.kernel.work import Room, Work
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -38,6 +39,8 @@ from libramq.transport.server import Peer
 QUEUES_MAX: Final = 32_768
 #: Ours: what the progress of a group takes until it is encoded, if it reads a queue; 700 bytes measured.
 GROUP_BYTES: Final = 1024
+#: The language of clients that are none of RocketMQ's; Java's tools know this one (LanguageCode).
+_LANGUAGE: Final = "OTHER"
 #: Ours: mqadmin asks for ten units; a unit takes some 100 bytes of the reply.
 UNITS_MAX: Final = 1_000
 
@@ -196,7 +199,7 @@ class Statistics:
         group = self._consumers.group(header.consumer_group)
         foreign = self._foreign.get(header.consumer_group)
         if foreign is not None:
-            return reply_rows(partial(foreign_connections, foreign), len(foreign.members))
+            return reply_rows(partial(_foreign_connections, foreign), len(foreign.members))
         if group is None:
             # Its coordinator may be none of the brokers of its topics.
             if diagnoses := self._diagnoses(header.consumer_group):
@@ -336,3 +339,33 @@ def _counted(name: str, key: str) -> str | tuple[str, str] | None:
         return key
     topic, at, group = key.partition("@")
     return (group, topic) if name == h.GROUP_GET_NUMS and at else None
+
+
+def _foreign_connections(group: ForeignGroup) -> bodies.ConsumerConnection:
+    """Return the members of a group of another protocol."""
+    return bodies.ConsumerConnection(
+        connection_set=[
+            bodies.ClientConnection(
+                client_id=member.member_id,
+                client_addr=member.address,
+                language=_LANGUAGE,
+                version=0,
+                instance=member.instance,
+                queues=_by_topic(member.queues),
+            )
+            for member in group.members
+        ],
+        subscription_table={topic: SubscriptionData(topic=topic, sub_string="*") for topic in group.topics},
+        consume_type=CONSUME_ACTIVELY,
+        message_model=CLUSTERING,
+        protocol=group.protocol,
+        generation=group.generation,
+        strategy=group.strategy,
+    )
+
+
+def _by_topic(queues: Iterable[MessageQueue]) -> dict[str, dict[str, list[int]]]:
+    found: dict[str, dict[str, list[int]]] = {}
+    for queue in sorted(queues):
+        found.setdefault(queue.topic, {}).setdefault(queue.broker_name, []).append(queue.queue_id)
+    return found

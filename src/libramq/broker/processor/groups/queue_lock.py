@@ -47,9 +47,8 @@ class QueueLockRequests:
             yield None
             # Locks of missing groups, queues and clients would only pile up. Members of a deleted group will
             # make it again.
-            exists = (
-                body.consumer_group in self._groups or self._clients.group(body.consumer_group) is not None
-            )
+            name = body.consumer_group
+            exists = name in self._groups or self._clients.group(name) is not None
             if not exists or not request.peer.is_open:
                 break
             queues = dict.fromkeys(ref.queue for ref in refs if self._exists(ref))
