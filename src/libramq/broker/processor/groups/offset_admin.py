@@ -1,6 +1,6 @@
 """INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET, QUERY_CONSUME_TIME_SPAN and their kin: an operator sets
-a group's offsets, or learns how far groups are; how a reset differs for coordinated, Kafka's, broadcasting and
-other groups.
+a group's offsets, or learns how far groups are; how a reset differs for coordinated groups, Kafka's and
+others.
 
     coordinated group    its queues are closed at the fence, the offsets set, the queues granted again
     Kafka's members      refused by all brokers, as by Kafka: their clients would commit over it
