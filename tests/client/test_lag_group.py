@@ -28,7 +28,7 @@ def reader(broker: FakeBroker) -> Iterator[QueueReader]:
 
 def test_offsets_are_committed_one_way(broker: FakeBroker, reader: QueueReader):
     queues = reader.queues("T")
-    LagGroup(reader.cluster, "watched").commit({queues[0]: 3, queues[1]: 5})
+    LagGroup(reader, "watched").commit({queues[0]: 3, queues[1]: 5})
     reader.max_offsets(queues)  # Answered behind the commits on the same connection.
     assert broker.committed == {"watched": {queues[0]: 3, queues[1]: 5}}
 
@@ -36,7 +36,7 @@ def test_offsets_are_committed_one_way(broker: FakeBroker, reader: QueueReader):
 def test_the_group_registers_once_with_each_broker_and_leaves_at_once(
     broker: FakeBroker, reader: QueueReader
 ):
-    LagGroup(reader.cluster, "watched").introduce(reader.queues("T"))
+    LagGroup(reader, "watched").introduce(reader.queues("T"))
     seen = [
         code for code in broker.requests if code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT)
     ]
@@ -46,5 +46,5 @@ def test_the_group_registers_once_with_each_broker_and_leaves_at_once(
 def test_a_group_with_members_is_left_alone(broker: FakeBroker, reader: QueueReader):
     broker.members["orders"] = ["a", "b"]
     with pytest.raises(ConfigError, match="the group orders has 2 members"):
-        LagGroup(reader.cluster, "orders").introduce(reader.queues("T"))
+        LagGroup(reader, "orders").introduce(reader.queues("T"))
     assert RequestCode.HEART_BEAT not in broker.requests

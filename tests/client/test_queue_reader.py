@@ -228,7 +228,7 @@ def test_a_slave_behind_its_master_is_retried(broker: FakeBroker, reader: QueueR
         pause(seconds)
         broker.fill("T", 1, 10)
 
-    reader.cluster._sleep = catch_up
+    reader._sleep = catch_up
     seen += stretches
     assert [m.queue_offset for each in seen for m in decode_records(each.body)] == list(range(50))
     assert len(pauses) == 1
@@ -245,7 +245,7 @@ def test_a_slave_that_does_not_know_a_topic_yet_is_retried(
     assert pauses == []
     broker.is_slave = True
     reader.queues("T")
-    reader.cluster._sleep = lambda seconds: (pauses.append(seconds), setattr(broker, "knows_topics", True))[0]
+    reader._sleep = lambda seconds: (pauses.append(seconds), setattr(broker, "knows_topics", True))[0]
     seen = list(reader.read(Q0, 0, 40))
     assert [m.queue_offset for each in seen for m in decode_records(each.body)] == list(range(40))
     assert len(pauses) == 1
@@ -259,8 +259,8 @@ def test_topic_is_forgotten_with_its_only_broker(
     stretches = reader.read(Q0, 0, 100)
     seen = [next(stretches)]
     held = broker.queues.pop(Q0)
-    reader.cluster.disconnect("broker-a")
-    reader.cluster._sleep = lambda seconds: (pauses.append(seconds), broker.queues.setdefault(Q0, held))[0]
+    reader.disconnect("broker-a")
+    reader._sleep = lambda seconds: (pauses.append(seconds), broker.queues.setdefault(Q0, held))[0]
     seen += reader.read(Q0, seen[0].end, 100)
     assert [m.queue_offset for each in seen for m in decode_records(each.body)] == list(range(100))
     assert len(pauses) == 1

@@ -53,6 +53,7 @@ PASSING: Final = (
     ConnectFailed, ConnectionLost, RequestTimeout, SystemBusy, ServiceNotAvailable, NameServerUnavailable,
 )  # fmt: skip
 """The errors that may be over in a moment."""
+AWAY: Final = (NameServerUnavailable, BrokersAway)
 
 
 class Timeouts(NamedTuple):
@@ -90,7 +91,8 @@ class BlockingCluster:
         self._remotes: dict[str, BlockingRemote] = {}
         self._addresses: dict[str, str] = {}  # Broker name → address.
         self._slaves: set[str] = set()  # Brokers whose master is away.
-        self._absent: dict[str, list[str]] = {}  # By topic.
+        #: Brokers that had a topic, and were away when it was looked up; LibraMQ's name servers know them.
+        self._absent: dict[str, list[str]] = {}
 
     def topics(self) -> list[str]:
         """Return the topics that the name servers know, sorted."""
@@ -109,13 +111,6 @@ class BlockingCluster:
             if data.perm & PERM_READ and data.broker_name in self._addresses
             for queue_id in range(data.read_queue_nums)
         )
-
-    def absent_brokers(self, topic: str) -> list[str]:
-        """Return the brokers that had a topic and were away when its queues were last looked up.
-
-        Only LibraMQ's name servers know them.
-        """
-        return self._absent.get(topic, [])
 
     def is_slave(self, broker_name: str) -> bool:
         """Return whether a slave serves a broker's queues: it may be behind."""
@@ -161,8 +156,11 @@ class BlockingCluster:
         # Name servers forget a topic with its only broker.
         return self.patiently(lambda: self.ask(queues, call_of), (*PASSING, RouteNotFound))
 
-    def patiently(self, attempt: Callable[[], T], passing: tuple[type[LibraError], ...]) -> T:
-        """Return what an attempt returns, repeating it while it fails by what may pass."""
+    def patiently(self, attempt: Callable[[], T], passing: tuple[type[LibraError], ...] = AWAY) -> T:
+        """Return what an attempt returns, repeating it while it fails by what may pass.
+
+        passing: by default what look-ups of topics fail by while name servers or brokers are away.
+        """
         for number, pause_ms in enumerate(self.pauses_ms()):
             try:
                 return attempt()

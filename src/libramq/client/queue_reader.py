@@ -124,8 +124,8 @@ def refuse_loss(queue: MessageQueue, start: int, end: int) -> None:
     raise MessagesLost(queue, start, end)
 
 
-class QueueReader:
-    """Reads ranges of queues. Blocking, for one thread; the parameters are those of `BlockingCluster`.
+class QueueReader(BlockingCluster):
+    """A cluster of which ranges of queues are read.
 
     group: the consumer group in the pull requests. pull_filter: applied by the brokers.
     """
@@ -140,26 +140,10 @@ class QueueReader:
         access: Access = OPEN,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.cluster = BlockingCluster(name_servers, timeouts=timeouts, access=access, sleep=sleep)
+        super().__init__(name_servers, timeouts=timeouts, access=access, sleep=sleep)
         self._group = group
         self._filter = pull_filter
         self._since: dict[tuple[str, str], int] = {}
-
-    def topics(self) -> list[str]:
-        """Return the topics that the name servers know, sorted."""
-        return self.cluster.topics()
-
-    def broker_names(self) -> set[str]:
-        """Return the brokers that are registered now."""
-        return self.cluster.broker_names()
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic, as currently registered."""
-        return self.cluster.queues(topic)
-
-    def patiently(self, look_up: Callable[[], T]) -> T:
-        """Return what a look-up of topics returns, repeating it while name servers or brokers are away."""
-        return self.cluster.patiently(look_up, (NameServerUnavailable, BrokersAway))
 
     def absent_brokers(
         self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
@@ -170,10 +154,10 @@ class QueueReader:
         waits: until they are back, or patience ends.
         """
         absent = self._absent_now(topics, required)
-        for pause_ms in self.cluster.pauses_ms() if waits else ():
+        for pause_ms in self.pauses_ms() if waits else ():
             if not absent:
                 break
-            self.cluster.pause(pause_ms)
+            self.pause(pause_ms)
             with contextlib.suppress(NameServerUnavailable, BrokersAway):
                 for topic in topics:
                     self.queues(topic)
@@ -183,28 +167,28 @@ class QueueReader:
     def _absent_now(self, topics: Collection[str], required: Collection[str]) -> dict[str, list[str]]:
         absent: dict[str, list[str]] = {}
         for topic in topics:
-            for name in self.cluster.absent_brokers(topic):
+            for name in self._absent.get(topic, []):
                 absent.setdefault(name, []).append(topic)
         unregistered = set(required) - self.patiently(self.broker_names) if required else set()
         return {name: list[str]() for name in sorted(unregistered)} | absent
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset that the next message of each queue will get."""
-        return self._ends(self.cluster.ask_patiently(queues, queue_end))
+        return self._ends(self.ask_patiently(queues, queue_end))
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset of the oldest message of each queue."""
-        return self.cluster.ask_patiently(queues, min_offset)
+        return self.ask_patiently(queues, min_offset)
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Return the first message of each queue stored at its time or later; the queue's end if none is."""
-        return self.cluster.ask_patiently(times_ms, lambda queue: search_offset(queue, times_ms[queue]))
+        return self.ask_patiently(times_ms, lambda queue: search_offset(queue, times_ms[queue]))
 
     def reachable_max_offsets(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
         """Return `max_offsets` without the queues of silent brokers, and the errors of those brokers."""
-        found, failures = self.cluster.ask_reachable(queues, queue_end)
+        found, failures = self.ask_reachable(queues, queue_end)
         return self._ends(found), failures
 
     def sizes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
@@ -213,7 +197,7 @@ class QueueReader:
         Without the queues that show none. With a filter it is the mean of all, with what is left out as 0.
         """
         calls = {queue: self._pull(queue, at, SAMPLE, SAMPLE_BYTES) for queue, at in positions.items()}
-        replies, _ = self.cluster.ask_reachable(positions, calls.__getitem__)
+        replies, _ = self.ask_reachable(positions, calls.__getitem__)
         return {
             queue: len(reply.body) / max(1, reply.next_offset - positions[queue])
             for queue, reply in replies.items()
@@ -233,25 +217,21 @@ class QueueReader:
         """
         return dict(self._since)
 
-    def is_slave(self, broker_name: str) -> bool:
-        """Return whether a slave serves a broker's queues: it may be behind."""
-        return self.cluster.is_slave(broker_name)
-
     def probe(self, queue: MessageQueue) -> None:
         """Check that the broker accepts the filter and the group; raises BrokerError.
 
         Apache's pulls ignore an expression that cannot be parsed, and return every message.
         """
-        remote = self.cluster.broker(queue)
+        remote = self.broker(queue)
         subscription = SubscriptionData(
             topic=queue.topic, sub_string=self._filter.expression, expression_type=self._filter.kind
         )
         client_id = new_client_id(local_address(remote.address), SystemClock())
         check = check_subscription(client_id, self._group, subscription)
         with contextlib.suppress(RequestCodeNotSupported):
-            self.cluster.finish(remote, check, self.cluster.start(remote, check))
+            self.finish(remote, check, self.start(remote, check))
         pull = self._pull(queue, 0, 1)
-        self.cluster.finish(remote, pull, self.cluster.start(remote, pull))
+        self.finish(remote, pull, self.start(remote, pull))
 
     def read(
         self, queue: MessageQueue, start: int, end: int, *, lost: OnLost = refuse_loss
@@ -262,22 +242,22 @@ class QueueReader:
         after the range.
         """
         position, is_first = start, True
-        pauses_ms = self.cluster.pauses_ms()
+        pauses_ms = self.pauses_ms()
         while position < end:
             try:
                 for stretch in self._read_once(queue, position, end, lost):
-                    position, pauses_ms, is_first = stretch.end, self.cluster.pauses_ms(), True
+                    position, pauses_ms, is_first = stretch.end, self.pauses_ms(), True
                     if stretch.body:
                         yield stretch
             except (*PASSING, RouteNotFound, TopicNotExist) as error:
                 # Name servers forget a topic with its only broker; Apache's slaves learn of topics in 10 s.
                 if isinstance(error, TopicNotExist) and not self.is_slave(queue.broker_name):
                     raise
-                self.cluster.disconnect(queue.broker_name)
+                self.disconnect(queue.broker_name)
                 pause_ms = next(pauses_ms, None)
                 if pause_ms is None:
                     raise
-                self.cluster.pause(pause_ms, why=error if is_first else None)
+                self.pause(pause_ms, why=error if is_first else None)
                 is_first = False
 
     def messages(self, queue: MessageQueue, start: int, end: int) -> Iterator[MessageExt]:
@@ -285,13 +265,9 @@ class QueueReader:
         for stretch in self.read(queue, start, end, lost=lambda *_: None):
             yield from stretch.messages()
 
-    def close(self) -> None:
-        """Close all connections."""
-        self.cluster.close()
-
     def _read_once(self, queue: MessageQueue, start: int, end: int, lost: OnLost) -> Iterator[Stretch]:
         """Read over one connection. The first pull goes alone and shows how much a reply holds."""
-        remote = self.cluster.broker(queue)
+        remote = self.broker(queue)
         in_flight: deque[_Requested] = deque()
         chunk, depth, full_replies = CHUNK_MAX, 1, 0
         # Whether a count of messages tells where a reply ends. Otherwise each pull waits for the one before.
@@ -304,7 +280,7 @@ class QueueReader:
                     in_flight.append(self._ask_for(remote, queue, requested, stop))
                     requested = stop
                 call, number, position, stop = in_flight[0]
-                reply = self.cluster.finish(remote, call, number)
+                reply = self.finish(remote, call, number)
                 in_flight.popleft()
                 reached = self._reached(queue, position, stop, reply, lost)
                 yield Stretch(
@@ -333,11 +309,11 @@ class QueueReader:
                     requested = reached
         finally:
             if in_flight:  # Abandoned in the middle: the outstanding replies will not be read.
-                self.cluster.disconnect(queue.broker_name)
+                self.disconnect(queue.broker_name)
 
     def _ask_for(self, remote: BlockingRemote, queue: MessageQueue, start: int, stop: int) -> "_Requested":
         call = self._pull(queue, start, min(stop - start, CHUNK_MAX))
-        return _Requested(call, self.cluster.start(remote, call), start, stop)
+        return _Requested(call, self.start(remote, call), start, stop)
 
     def _pull(
         self, queue: MessageQueue, offset: int, count: int, size: int = REPLY_BYTES_MAX

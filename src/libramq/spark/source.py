@@ -298,7 +298,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._queues = queues = new_queue_reader(self._options.connection)
             self._planner = Planner(self._options, queues)
             if self._options.commit_group is not None:
-                self._mirror = LagMirror(LagGroup(queues.cluster, self._options.commit_group))
+                self._mirror = LagMirror(LagGroup(queues, self._options.commit_group))
         return self._planner
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -17,7 +17,7 @@ from libramq.client.blocking_cluster import BlockingCluster, Timeouts
 from libramq.client.network_thread import NetworkThread
 from libramq.client.producing.producer import Producer, hand_over
 from libramq.client.producing.queue_selector import QueueSelector, by_hash
-from libramq.errors import BrokersAway, InvalidMessage, LibraError, NameServerUnavailable, RemoteError
+from libramq.errors import InvalidMessage, LibraError, RemoteError
 from libramq.message.message import Message
 from libramq.message.names import AUTO_CREATE_TOPIC
 from libramq.message.properties import UNIQ_KEY
@@ -40,7 +40,7 @@ def await_servers(options: SinkOptions) -> None:
     cluster = BlockingCluster(options.namesrv, timeouts=timeouts, access=options.access or OPEN)
     with closing(cluster), suppress(RemoteError):
         topic = options.topic or AUTO_CREATE_TOPIC
-        cluster.patiently(lambda: cluster.queues(topic), (NameServerUnavailable, BrokersAway))
+        cluster.patiently(lambda: cluster.queues(topic))
 
 
 class Sender:
