@@ -33,7 +33,12 @@ class LagGroup:
         """Announce the group to the brokers of queues; raises ConfigError if it has members; RemoteError."""
         for queue in {queue.broker_name: queue for queue in queues}.values():
             with contextlib.suppress(BrokerError):  # It has no members.
-                self._refuse(len(self._ask(queue, consumer_list(self._group))))
+                members = self._ask(queue, consumer_list(self._group))
+                if members:
+                    raise ConfigError(
+                        f"the group {self._group} has {counted(len(members), 'member')}, whose positions "
+                        "would be overwritten; use another group"
+                    )
             address = self._cluster.broker(queue).address
             client_id = new_client_id(local_address(address), self._clock)
             consumer = ConsumerData(group_name=self._group)
@@ -45,13 +50,6 @@ class LagGroup:
         for queue, offset in positions.items():
             call = update_consumer_offset(self._group, queue, offset, oneway=True, is_mirrored=True)
             self._cluster.broker(queue).send_oneway(call.command())
-
-    def _refuse(self, member_count: int) -> None:
-        if member_count:
-            raise ConfigError(
-                f"the group {self._group} has {counted(member_count, 'member')}, whose positions would be "
-                "overwritten; use another group"
-            )
 
     def _ask(self, queue: MessageQueue, call: Call[T]) -> T:
         remote = self._cluster.broker(queue)

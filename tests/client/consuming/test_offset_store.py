@@ -2,7 +2,7 @@
 changed.
 """
 
-from libramq.client.consuming.committing.offset_store import OffsetStore
+from libramq.client.consuming.committing.commits import OffsetStore
 from libramq.message.queue import MessageQueue
 
 Q, R = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)

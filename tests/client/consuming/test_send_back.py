@@ -113,7 +113,7 @@ def test_the_log_says_what_becomes_of_a_failed_handlers_messages(attempts, log):
 def test_the_log_says_which_attempt_has_failed_and_when_the_next_one_is(times, options, about):
     failed = message(7)
     failed.reconsume_times = times
-    assert failure_of([failed], replace(SETTINGS, **options)).about == {"group": "g", **about}
+    assert failure_of([failed], replace(SETTINGS, **options))[1] == {"group": "g", **about}
 
 
 def test_only_the_last_attempt_takes_the_error_along():

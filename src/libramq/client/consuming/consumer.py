@@ -491,12 +491,10 @@ class Consumer(GroupConsumer):
         """
         validate_topic(topic)
 
-        def look_up(
-            network: ConsumerNetwork, found: Callable[[Sequence[MessageQueue] | LibraError], None]
-        ) -> None:
-            network.queues_of(topic, found)
-
-        return sorted(await self._answer(look_up))
+        queues: Sequence[MessageQueue] = await self._answer(
+            lambda network, found: network.queues_of(topic, found)
+        )
+        return sorted(queues)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql = "*") -> None:
         """Read these queues and no others, from their committed offsets on.

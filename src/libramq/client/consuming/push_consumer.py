@@ -14,7 +14,6 @@ from typing import Unpack
 from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, ConsumerRun
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order, prepared
-from libramq.client.consuming.handling.send_back import failure_of
 from libramq.client.options import (
     PushConsumerOptions,
     check_names,
@@ -107,13 +106,7 @@ class PushConsumer(GroupConsumer):
                 topic: prepared(handler, lambda messages: set_deserializer(messages, deserializer))
                 for topic, handler in handlers.items()
             }
-        settings = self._settings
-        return Handlers(
-            handlers,
-            run,
-            concurrency=settings.threads,
-            failure=lambda messages: failure_of(messages, settings),
-        )
+        return Handlers(handlers, run, self._settings)
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group: running handlers finish, their messages are committed, brokers are notified.

@@ -13,8 +13,7 @@ from typing import Final
 
 from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.committing.commits import Commits, SentCommit
-from libramq.client.consuming.committing.offset_store import OffsetStore
+from libramq.client.consuming.committing.commits import Commits, OffsetStore, SentCommit
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetched_batch import HeldBatches
@@ -84,7 +83,11 @@ class PushConsumerCore:
         )
         self.locks, self.claims = Locks(own), Claims(own)
         membership = Membership(settings, subscriptions, timers, known_brokers.addresses_to_query)
-        self.consumption = _consumption_of(settings)(own, delivering, duplicates, clock.wall_ms)
+        if settings.fetches:
+            consumption: type[Consumption] = FetchConsumption
+        else:
+            consumption = OrderlyConsumption if settings.orderly else Consumption
+        self.consumption = consumption(own, delivering, duplicates, clock.wall_ms)
         self.rebalancing = Rebalancing(subscriptions, own, allocates=lambda: self.coordination.allocates)
         commits_due = timers.new(lambda now_ms: self._persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
         self.coordination = MemberCoordination(
@@ -312,7 +315,9 @@ class Persistence:
             self._timer.at(self._persisted_ms + period_ms)
             return []
         self._persisted_ms = now_ms
-        if self._may_rest():
+        # Of a program that fetches, messages are finished without an event.
+        may_rest = not (self._coordination.allocates or self._own.settings.fetches)
+        if may_rest and self._own.offsets.is_acknowledged:
             self.rests, self._own.offsets.is_changed = True, False
         else:
             self._timer.at(now_ms + period_ms)
@@ -330,15 +335,3 @@ class Persistence:
             period_ms = self._coordination.persist_ms
             periods = (now_ms - self._persisted_ms) // period_ms + 1
             self._timer.at(self._persisted_ms + periods * period_ms)
-
-    def _may_rest(self) -> bool:
-        """Return whether every offset is acknowledged, and will be until an event changes one."""
-        if self._coordination.allocates or self._own.settings.fetches:
-            return False  # Of a program that fetches, messages are finished without an event.
-        return self._own.offsets.is_acknowledged
-
-
-def _consumption_of(settings: ConsumerSettings) -> type[Consumption]:
-    if settings.fetches:
-        return FetchConsumption
-    return OrderlyConsumption if settings.orderly else Consumption

@@ -86,12 +86,10 @@ class PopAnswer:
     def messages(self) -> list[MessageExt]:
         """Return the messages; raises RemoteError for an answer that cannot be read."""
         if self._reply is not None:
-            self._messages = self._decoded(self._reply) if self.count else []
+            place = self._place
+            self._messages = messages_of(self._reply, place.broker_name, place.topic) if self.count else []
             self._reply = None
         return self._messages
-
-    def _decoded(self, reply: PopReply) -> list[MessageExt]:
-        return messages_of(reply, self._place.broker_name, self._place.topic)
 
 
 class Brought:

@@ -359,10 +359,10 @@ class SimpleConsumer(AsyncClient):
             if handle_of(each).broker_name == broker_name
         ]
         ended = await asyncio.gather(*requests, return_exceptions=True)
-        # Those that are visible again are received again.
-        errors = (each for each in ended if each is not None and not _is_visible_again(each))
-        if (error := next(errors, None)) is not None:
-            raise error
+        for error in ended:
+            is_visible = isinstance(error, BrokerError) and error.response_code in NOT_POPPED
+            if error is not None and not is_visible:  # Those that are visible again are received again.
+                raise error
 
     async def change_invisible_time(self, message: MessageExt, invisible_ms: int) -> None:
         """Have a message invisible for so long from now on; later calls need this message, not a copy.
@@ -522,11 +522,6 @@ def _beginning(group: str) -> GroupBeginning:
     beat = heartbeat(HeartbeatData(client_id=client_id, consumer_data_set=[consumer]))
     leave = unregister_client(client_id, producer_group=None, consumer_group=group)
     return GroupBeginning(group, None, beat, leave)
-
-
-def _is_visible_again(error: BaseException) -> bool:
-    """Return whether a broker has refused to acknowledge one message because it is none that was popped."""
-    return isinstance(error, BrokerError) and error.response_code in NOT_POPPED
 
 
 def _of_all(outcomes: Sequence[PopAnswer | BaseException]) -> list[PopAnswer]:

@@ -149,14 +149,11 @@ class RequestedCommits:
             wanted.is_requested = True
             self._own.offsets.request(queue, wanted.offset)
         steps = [] if owned.commit_awaited else self._own.commits.commit([owned])
-        if self._is_acknowledged(queue, wanted):
+        acknowledged = self._own.offsets.acknowledged(queue)
+        # The broker has this offset, or one that was wanted later.
+        if acknowledged is not None and acknowledged in (wanted.offset, self._own.offsets.read(queue)):
             del request.wanted[queue]
         return steps
-
-    def _is_acknowledged(self, queue: MessageQueue, wanted: _WantedOffset) -> bool:
-        """Return whether the broker has this offset, or one that was wanted later."""
-        acknowledged = self._own.offsets.acknowledged(queue)
-        return acknowledged is not None and acknowledged in (wanted.offset, self._own.offsets.read(queue))
 
 
 class Fetching:

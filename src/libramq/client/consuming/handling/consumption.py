@@ -26,6 +26,7 @@ ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes, sendMess
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from libramq.client.consuming import effects as fx
@@ -339,13 +340,9 @@ class OrderlyConsumption(Consumption):
         return self._go_on(delivery, now_ms)
 
     def _put_back(self, owned: OwnedQueue, messages: Iterable[MessageExt]) -> None:
-        owned.work.waiting = deque(sorted([*messages, *owned.work.waiting], key=_offset))
+        owned.work.waiting = deque(sorted([*messages, *owned.work.waiting], key=attrgetter("queue_offset")))
 
     def _suspend(self, owned: OwnedQueue, delay_ms: int, now_ms: MonotonicMs) -> None:
         if not owned.work.is_suspended:
             owned.work.is_suspended = True
             self._timers.at(now_ms + delay_ms, partial(self._suspend_over, owned))
-
-
-def _offset(message: MessageExt) -> int:
-    return message.queue_offset

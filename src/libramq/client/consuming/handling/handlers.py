@@ -22,8 +22,9 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from libramq.client.awaiting import awaited, current_task, is_from_outside
+from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, HandlerResult, ending_of
-from libramq.client.consuming.handling.send_back import Failure
+from libramq.client.consuming.handling.send_back import REDELIVERED, failure_of
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, InvalidResult
@@ -31,10 +32,6 @@ from libramq.logs import BoundedLog, get_logger
 from libramq.message.message import MessageExt, handed_out
 
 log = get_logger(__name__)
-
-#: Of a consumer whose settings are not known.
-_UNKNOWN: Final = Failure()
-
 
 #: Ours: a longer traceback is cut, as exceptions may have a message's body as their text.
 TRACEBACK_CHARACTERS_MAX: Final = 16_384
@@ -49,24 +46,24 @@ class LongError(Exception):
 class FailureLog:
     """Logs exceptions of a consumer's handlers, and what follows: some lines in ten seconds, then a count.
 
-    failure: what is logged of a handler that failed on messages.
+    settings: the consumer's, if they are known.
     """
 
-    def __init__(self, failure: Callable[[Sequence[MessageExt]], Failure] = lambda _: _UNKNOWN) -> None:
-        self._failure = failure
+    def __init__(self, settings: ConsumerSettings | None = None) -> None:
+        self._settings = settings
         self._lines = BoundedLog(_write_failure, SystemClock().monotonic_ms)
 
     def __call__(self, messages: Sequence[MessageExt], topic: str) -> None:
         """Log the exception that a handler has just raised; never raises itself."""
-        failure = self._failure(messages)
+        follows, about = failure_of(messages, self._settings) if self._settings else (REDELIVERED, {})
         self._lines(
             "a handler failed",
-            follows=failure.follows,
+            follows=follows,
             exception=sys.exception(),
             topic=topic,
             message_id=messages[0].message_id,
             messages=len(messages),
-            **failure.about,
+            **about,
         )
 
 
@@ -423,17 +420,14 @@ class Handlers:
         self,
         handlers: Mapping[str, Handler],
         run: Run,
-        *,
-        concurrency: int,
-        failure: Callable[[Sequence[MessageExt]], Failure],
+        settings: ConsumerSettings,
     ) -> None:
-        """failure: what is logged of a handler that failed on messages."""
         self._run = run
-        log_failure = FailureLog(failure)
+        count, log_failure = settings.threads, FailureLog(settings)
         self._topics = frozenset(handlers)
         self._on_loop = {topic for topic, handler in handlers.items() if is_async(handler)}
-        self._threads = HandlerThreads(handlers, run, count=concurrency, log_failure=log_failure)
-        self._tasks = HandlerTasks(handlers, run, count=concurrency, log_failure=log_failure)
+        self._threads = HandlerThreads(handlers, run, count=count, log_failure=log_failure)
+        self._tasks = HandlerTasks(handlers, run, count=count, log_failure=log_failure)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries; called on the network thread."""

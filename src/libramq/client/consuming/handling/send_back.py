@@ -6,8 +6,7 @@ Upstream: DefaultMQPushConsumerImpl.sendMessageBack, sendMessageBackAsNormalMess
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from libramq.client.consuming.consumer_settings import RECONSUME_TIMES_MAX, ConsumerSettings
 from libramq.client.consuming.queues.owned_queue import HandlerError
@@ -132,16 +131,10 @@ def log_dead_letter(message: MessageExt, group: str, error: HandlerError | None)
     )
 
 
-class Failure(NamedTuple):
-    """A handler's failure, for the log: what becomes of its messages, and which attempt it was."""
-
-    follows: str = REDELIVERED
-    about: Mapping[str, object] = MappingProxyType({})
-
-
-def failure_of(messages: Sequence[MessageExt], settings: ConsumerSettings) -> Failure:
-    """Return what is logged of a handler that failed; the attempt is the first message's."""
-    follows = what_follows(messages, settings)
+def failure_of(
+    messages: Sequence[MessageExt], settings: ConsumerSettings
+) -> tuple[str, Mapping[str, object]]:
+    """Return what the log says of a failed handler's messages, and of the first one's attempt."""
     about: dict[str, object] = {"group": settings.group}
     if not settings.broadcasting:
         times, endless = messages[0].reconsume_times, settings.retries_max >= RECONSUME_TIMES_MAX
@@ -149,7 +142,7 @@ def failure_of(messages: Sequence[MessageExt], settings: ConsumerSettings) -> Fa
         if not settings.is_last_attempt(times) and not settings.pop:
             again_ms = settings.suspend_ms if settings.orderly else _again_ms(times)
             about["next_attempt"] = f"in {again_ms / 1000:g} s"
-    return Failure(follows, about)
+    return what_follows(messages, settings), about
 
 
 def _again_ms(times: int) -> int:

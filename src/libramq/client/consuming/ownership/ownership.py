@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.committing.commits import Commits, SentCommit
-from libramq.client.consuming.committing.offset_store import OffsetStore
+from libramq.client.consuming.committing.commits import Commits, OffsetStore, SentCommit
 from libramq.client.consuming.consumer_settings import OFFSET_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.known_brokers import KnownBrokers

@@ -21,6 +21,7 @@ proxies do the same for its gRPC clients: ReceiptHandleProcessor.java).
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -89,23 +90,22 @@ class Outcome(Enum):
     REJECT = "reject"
 
 
+@dataclass(slots=True, eq=False)
 class HeldMessage:
-    """One message. until_ms: when the broker makes it visible again, as far as we know."""
+    """One message. until_ms: when the broker makes it visible again, as far as we know.
 
-    __slots__ = ("delay_ms", "error", "is_gone", "is_pending", "message", "outcome", "place", "until_ms")
+    is_pending: a request about it is under way: another one would need the handle that it returns. is_gone:
+    the broker says that others may have it. error: what its handler raised last.
+    """
 
-    def __init__(self, message: MessageExt, place: Place, until_ms: MonotonicMs) -> None:
-        self.message = message
-        self.place = place
-        self.until_ms = until_ms
-        #: Whether a request about it is under way: another one would need the handle that it returns.
-        self.is_pending = False
-        #: Whether the broker says that others may have it.
-        self.is_gone = False
-        self.outcome: Outcome | None = None
-        self.delay_ms = 0
-        #: What its handler raised last.
-        self.error: HandlerError | None = None
+    message: MessageExt
+    place: Place
+    until_ms: MonotonicMs
+    is_pending: bool = False
+    is_gone: bool = False
+    outcome: Outcome | None = None
+    delay_ms: int = 0
+    error: HandlerError | None = None
 
 
 class PopDelivery(Delivery):

@@ -10,6 +10,7 @@ Upstream: DefaultMQPushConsumerImpl.popMessage, PopRequest.java, ConsumeMessageP
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -72,16 +73,14 @@ HELD_MS: Final = 1_000
 _MIB: Final = 1024 * 1024
 
 
+@dataclass(slots=True)
 class _State:
     """The state of one place."""
 
-    __slots__ = ("count", "is_pending", "not_before_ms", "size")
-
-    def __init__(self) -> None:
-        self.is_pending = False
-        self.not_before_ms = MonotonicMs(0)
-        self.count = 0
-        self.size = 0
+    is_pending: bool = False
+    not_before_ms: MonotonicMs = MonotonicMs(0)
+    count: int = 0
+    size: int = 0
 
 
 class Places:

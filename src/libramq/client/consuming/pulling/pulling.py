@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.committing.offset_store import OffsetStore
+from libramq.client.consuming.committing.commits import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.known_brokers import KnownBrokers
