@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from libramq.spark import session
-from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 from tests.spark.conftest import QUICK
 
 

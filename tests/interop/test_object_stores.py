@@ -18,7 +18,7 @@ from libramq.message import Message
 from libramq.spark.pipeline import iceberg_table
 from libramq.spark.pipeline.batches import Batch
 from libramq.spark.pipeline.iceberg_table import IcebergTable
-from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 from libramq.spark.pipeline.object_store import StoredDirectory
 from libramq.sync import Admin, Producer
 from tests.docs.test_documents import run as run_documents

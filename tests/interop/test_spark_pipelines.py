@@ -9,8 +9,8 @@ import pytest
 
 from libramq.client import ConsumeFrom
 from libramq.message import Message, MessageQueue
-from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
-from libramq.spark.pipeline.lag.report import LagReport, LagReportConfig
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.lag_report import LagReport, LagReportConfig
 from libramq.spark.pipeline.plan import Progress
 from libramq.sync import Producer, PushConsumer
 from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster

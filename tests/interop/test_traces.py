@@ -11,7 +11,7 @@ import pytest
 
 from libramq.message.trace import Pub, SubAfter, SubBefore, TraceRecord, decode_trace
 from libramq.spark.pipeline.plan import Progress
-from libramq.spark.pipeline.rebalances.report import RebalanceReport, RebalanceReportConfig
+from libramq.spark.pipeline.rebalance_report import RebalanceReport, RebalanceReportConfig
 from tests.interop.capture_traces import trace_bodies
 from tests.interop.cluster import Cluster
 from tests.interop.process import PATIENCE_S, Program

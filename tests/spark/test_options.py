@@ -72,7 +72,7 @@ def test_columns_are_chosen():
     assert SourceOptions.parse({**T, "columns": "key, body,key"}).columns == ("key", "body")
     assert "body" not in SourceOptions.parse({**T, "includeBody": "false"}).columns
     assert SourceOptions.parse({**T, "includeHeaders": "true"}).columns == tuple(COLUMNS)
-    assert ddl(("key", "body")) == "`key` string, `body` binary"
+    assert ddl({"key": "string", "body": "binary"}) == "`key` string, `body` binary"
 
 
 def test_sizes_are_in_sparks_notation():

@@ -23,6 +23,7 @@ from libramq.lab.recorded import broker_events, recorded_history
 from libramq.lab.replay import replay
 from libramq.lab.tables import STEPS, step_row
 from libramq.spark.pipeline.plan import OnProgress, Progress
+from libramq.spark.schema import ddl
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -70,8 +71,7 @@ def steps_of(
         parts.append(spark.sparkContext.parallelize(groups, len(groups)).flatMap(bench.synthetic))
     if recorded is not None:
         parts.append(recorded.flatMap(bench.recorded))
-    columns = ", ".join(f"`{name}` {kind}" for name, kind in STEPS.items())
-    return spark.createDataFrame(spark.sparkContext.union(parts), columns, verifySchema=False)
+    return spark.createDataFrame(spark.sparkContext.union(parts), ddl(STEPS), verifySchema=False)
 
 
 def _send_modules(entrants: Sequence[Entrant]) -> None:

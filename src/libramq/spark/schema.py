@@ -1,6 +1,6 @@
 """The columns of `format("rocketmq")`, as Spark types them; Arrow's side is libramq.columns.records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -27,9 +27,9 @@ COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def ddl(columns: Sequence[str]) -> str:
-    """Return the schema of a table with these columns. Others are not decoded."""
-    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
+def ddl(columns: Mapping[str, str]) -> str:
+    """Return columns with their types in Spark's notation."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 def columns_of(schema: "StructType") -> tuple[str, ...]:

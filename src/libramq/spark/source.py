@@ -35,7 +35,7 @@ from libramq.errors import ConfigError, RemoteError
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Limits, Positions, Range, StreamOffset
 from libramq.spark.reading.source_options import SourceOptions
-from libramq.spark.schema import columns_of, ddl
+from libramq.spark.schema import COLUMNS, columns_of, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +148,8 @@ class RocketMQSource(DataSource):
 
     def schema(self) -> str:
         freeze_loaded_modules()
-        return ddl(SourceOptions.parse(self.options).columns)
+        # Other columns are not decoded.
+        return ddl({name: COLUMNS[name] for name in SourceOptions.parse(self.options).columns})
 
     def reader(self, schema: "StructType") -> "QueuesReader":
         options = SourceOptions.parse(self.options)

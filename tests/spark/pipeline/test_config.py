@@ -6,7 +6,7 @@ import pytest
 
 from libramq.errors import ConfigError
 from libramq.spark.pipeline.config import duration_ms, read_config
-from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 
 
 @pytest.fixture

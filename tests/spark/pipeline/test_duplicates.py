@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from libramq.spark.pipeline.ingest.ingest import without_duplicates
+from libramq.spark.pipeline.ingest import without_duplicates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from libramq.errors import ConfigError, RouteNotFound
 from libramq.message import Message
 from libramq.spark.pipeline.batches import Batch
 from libramq.spark.pipeline.failure import PipelineFailed
-from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 from libramq.spark.pipeline.plan import Progress
 from libramq.sync import Admin, Producer
 

@@ -9,7 +9,7 @@ import pytest
 from libramq.errors import ConfigError
 from libramq.message import Message
 from libramq.spark.bodies.protobuf_bodies import ProtobufBodies
-from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 from libramq.sync import Producer
 
 from ...interop.cluster import SEND_TIMEOUT_MS

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 from libramq.message import Message
-from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 from libramq.sync import Producer
 
 from ...cli.commands import COMMAND, environment

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from libramq.filesystem import LocalFileSystem
-from libramq.spark.pipeline.lag.samples import LOCK, Sample, compact_days, write_sample
+from libramq.spark.pipeline.lag_report import LOCK, Sample, compact_days, write_sample
 
 NOON = datetime(2026, 5, 3, 12, tzinfo=UTC)
 SCHEMA = pa.schema(

@@ -16,10 +16,16 @@ from libramq.errors import BrokerError, ConfigError
 from libramq.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import OffsetWrapper
-from libramq.spark.pipeline.lag.page import lag_page
-from libramq.spark.pipeline.lag.report import LagReport, LagReportConfig
-from libramq.spark.pipeline.lag.samples import groups_to_sample, sample
-from libramq.spark.pipeline.lag.tables import SAMPLES, TABLES, lag_tables
+from libramq.spark.pipeline.lag_report import (
+    SAMPLES,
+    TABLES,
+    LagReport,
+    LagReportConfig,
+    groups_to_sample,
+    lag_page,
+    lag_tables,
+    sample,
+)
 from libramq.spark.pipeline.plan import Progress
 from libramq.sync import Producer, PushConsumer
 

@@ -12,9 +12,9 @@ import pytest
 
 from libramq.groups.rebalance_event import QueueMove, RebalanceEvent, encode_event
 from libramq.message import Message
-from libramq.spark.pipeline.rebalances.page import quantile, rebalance_page
-from libramq.spark.pipeline.rebalances.report import RebalanceReport, RebalanceReportConfig
-from libramq.spark.pipeline.rebalances.tables import TABLES, rebalance_tables
+from libramq.spark.pipeline.rebalance_page import quantile, rebalance_page
+from libramq.spark.pipeline.rebalance_report import RebalanceReport, RebalanceReportConfig
+from libramq.spark.pipeline.rebalance_tables import TABLES, rebalance_tables
 from libramq.sync import Producer, PushConsumer
 
 from ...interop.cluster import SEND_TIMEOUT_MS

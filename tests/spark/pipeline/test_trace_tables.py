@@ -9,12 +9,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from libramq.message.trace import Pub, SubAfter, SubBefore, TraceRecord, encode_trace
-from libramq.spark.pipeline.lag.tables import SAMPLES
-from libramq.spark.pipeline.rebalances.deliveries import CLOCKS_APART_MS, client_of, deliveries
-from libramq.spark.pipeline.rebalances.page import rebalance_page
-from libramq.spark.pipeline.rebalances.periods import AFTER_MS, CALM_MS, CAUSED_MS, period_rows, periods
-from libramq.spark.pipeline.rebalances.trace_tables import DUPLICATES, TABLES, TraceTables, trace_tables
-from libramq.spark.pipeline.small_table import table_ddl
+from libramq.spark.pipeline.deliveries import CLOCKS_APART_MS, client_of, deliveries
+from libramq.spark.pipeline.lag_report import SAMPLES
+from libramq.spark.pipeline.rebalance_page import rebalance_page
+from libramq.spark.pipeline.trace_tables import (
+    AFTER_MS,
+    CALM_MS,
+    CAUSED_MS,
+    DUPLICATES,
+    TABLES,
+    TraceTables,
+    period_rows,
+    periods,
+    trace_tables,
+)
+from libramq.spark.schema import ddl
 
 from .test_rebalance_report import Balanced
 
@@ -92,7 +101,7 @@ def make(
     rows = spark.createDataFrame([(bytearray(body),) for body in bodies], "body binary")
     sampled = None
     if samples is not None:
-        sampled = spark.createDataFrame(samples, table_ddl(SAMPLES))
+        sampled = spark.createDataFrame(samples, ddl(SAMPLES))
     found = deliveries(rows, broadcasting=broadcasting, zone=UTC)
     path = directory / "duplicates"
     return Made(trace_tables(found, period_rows(spark, periods(rebalances)), sampled, duplicates=path), path)

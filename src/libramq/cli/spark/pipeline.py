@@ -1,17 +1,29 @@
-"""The pipeline command: shows what a run would read and write, or runs it with its progress."""
+"""The pipeline command: which pipelines there are; it shows what a run would read and write, or runs it."""
 
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
 
 from libramq.cli import options
+from libramq.errors import ConfigError, needs_extra
 
 if TYPE_CHECKING:
-    from libramq.spark.pipeline.plan import Plan
+    from pyspark.sql import SparkSession
+
+    from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult
 
 app = typer.Typer(help="Run pipelines on Spark: topics into tables, reports of groups.", no_args_is_help=True)
 
+#: Class and configuration of each, in the module of its name; imported on use.
+PIPELINES: Final = {
+    "ingest": ("Ingest", "IngestConfig"),
+    "rebalance_report": ("RebalanceReport", "RebalanceReportConfig"),
+    "lag_report": ("LagReport", "LagReportConfig"),
+}
 #: How many queues a plan lists.
 QUEUES_SHOWN_MAX: Final = 40
 
@@ -39,12 +51,11 @@ def run(
     """Run a pipeline. After a crash or Ctrl-C, running it again continues where it stopped."""
     from libramq import logs
     from libramq.cli.spark.runs import ProgressDisplay, spark_session, spark_settings
-    from libramq.spark.pipeline.registry import pipeline
     from libramq.transport import access
 
     logs.log_to_stderr(log_level)
     settings = spark_settings(conf or [])
-    chosen = pipeline(name, config, namesrv=namesrv, access=access.environment_properties())
+    chosen = chosen_pipeline(name, config, namesrv=namesrv, access=access.environment_properties())
     plan = chosen.plan()  # Report errors before a Java machine starts.
     if dry_run:
         _show(plan)
@@ -62,6 +73,38 @@ def run(
     print(outcome.sentence)
     for file in outcome.files:
         print(file)
+
+
+class Pipeline(Protocol):
+    """A pipeline that can be planned and run."""
+
+    name: str
+
+    def plan(self) -> "Plan": ...
+    def run(self, spark: "SparkSession", on_progress: "OnProgress") -> "RunResult": ...
+
+
+def chosen_pipeline(
+    name: str, config_file: Path | None, *, namesrv: str | None, access: Mapping[str, str]
+) -> Pipeline:
+    """Return a pipeline with its configuration; ConfigError has the error and the alternatives.
+
+    namesrv: takes precedence over the file's unless None. access: of a file that has none.
+    """
+    if name not in PIPELINES:
+        near = difflib.get_close_matches(name, PIPELINES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(PIPELINES)}"
+        raise ConfigError(f"no pipeline {name}; {hint}")
+    class_name, config_name = PIPELINES[name]
+    with needs_extra(f"pipeline {name}", "spark,java"):
+        module = import_module(f"libramq.spark.pipeline.{name}")
+    from libramq.spark.pipeline.config import read_config
+
+    config = read_config(
+        getattr(module, config_name), config_file, defaults={"access": access}, namesrv=namesrv
+    )
+    made: Pipeline = getattr(module, class_name)(config)
+    return made
 
 
 def _show(plan: "Plan") -> None:

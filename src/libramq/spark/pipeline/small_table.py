@@ -18,11 +18,6 @@ def replace_table(path: Path, rows: "pa.Table") -> None:
     draft.replace(path)
 
 
-def table_ddl(columns: Mapping[str, str]) -> str:
-    """Return the schema in Spark's notation."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-
-
 def computed(shared: "DataFrame", tables: "Mapping[str, DataFrame]") -> "dict[str, pa.Table]":
     """Return the rows of tables computed from a shared one, which is computed once.
 

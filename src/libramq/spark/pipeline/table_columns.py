@@ -10,6 +10,17 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from libramq.errors import ConfigError
+from libramq.spark.schema import ddl
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """Return columns with Spark's types as Arrow has them; nested ones need a Spark session to be read."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    fields = StructType.fromDDL(ddl(columns)) if columns else StructType()
+    assert isinstance(fields, StructType), "a DDL text is one"
+    return to_arrow_schema(fields, timezone="UTC")
 
 
 def gained_columns(table: str, known: pa.Schema, new: pa.Schema, *, promotes: bool = False) -> list[pa.Field]:

@@ -144,21 +144,12 @@ def _history(wall_ms: WallMs) -> Callable[[list[Any]], list[dict[str, Any]]]:
 def _row(one: Rebalance) -> dict[str, Any]:
     loads = one.loads.values()
     return {
-        "group": one.group,
+        **{name: getattr(one, name, None) for name in REBALANCES},
         "at": one.at_ms,
         "state": one.state.value,
         "reason": one.causes[0].reason,
         "causes": [cause._asdict() for cause in one.causes],
         "brokers": list(one.brokers),
-        "member_count": one.member_count,
-        "moved": one.moved,
-        "minimum": one.minimum,
-        "time_to_stable_ms": one.time_to_stable_ms,
-        "worst_pause_ms": one.worst_pause_ms,
-        "redelivered_upper_bound": one.redelivered_upper_bound,
-        "duplicates_reported": one.duplicates_reported,
-        "peak_catch_up_rate": one.peak_catch_up_rate,
-        "unowned": one.unowned,
         "least_load": min(loads, default=None),
         "most_load": max(loads, default=None),
         "moves": [

@@ -20,18 +20,18 @@ from libramq.clock import Clock, SystemClock, WallMs
 from libramq.errors import ConfigError, RouteNotFound
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, TRACE_TOPIC
 from libramq.spark.pipeline.config import duration_ms
+from libramq.spark.pipeline.deliveries import deliveries
 from libramq.spark.pipeline.failure import failures_in_one_line
-from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
-from libramq.spark.pipeline.lag.tables import SAMPLES
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.lag_report import SAMPLES
 from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
-from libramq.spark.pipeline.rebalances.deliveries import deliveries
-from libramq.spark.pipeline.rebalances.page import rebalance_page
-from libramq.spark.pipeline.rebalances.periods import period_rows, periods
-from libramq.spark.pipeline.rebalances.tables import TABLES as OF_EVENTS
-from libramq.spark.pipeline.rebalances.tables import rebalance_tables
-from libramq.spark.pipeline.rebalances.trace_tables import DUPLICATES, TraceTables, trace_tables
-from libramq.spark.pipeline.rebalances.trace_tables import TABLES as OF_TRACES
-from libramq.spark.pipeline.small_table import replace_table, table_ddl
+from libramq.spark.pipeline.rebalance_page import rebalance_page
+from libramq.spark.pipeline.rebalance_tables import TABLES as OF_EVENTS
+from libramq.spark.pipeline.rebalance_tables import rebalance_tables
+from libramq.spark.pipeline.small_table import replace_table
+from libramq.spark.pipeline.trace_tables import DUPLICATES, TraceTables, period_rows, periods, trace_tables
+from libramq.spark.pipeline.trace_tables import TABLES as OF_TRACES
+from libramq.spark.schema import ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,7 +179,7 @@ class RebalanceReport:
         around = periods(rebalances.to_pylist() if rebalances is not None else ())
         samples = None
         if self._samples is not None:
-            samples = spark.read.schema(table_ddl(SAMPLES)).parquet(str(self._samples))
+            samples = spark.read.schema(ddl(SAMPLES)).parquet(str(self._samples))
         return trace_tables(found, period_rows(spark, around), samples, duplicates=self._file("duplicates"))
 
     def _missing(self, *, has_events: bool, has_traces: bool) -> list[str]:

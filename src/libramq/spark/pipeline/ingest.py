@@ -18,17 +18,16 @@ from libramq.errors import ConfigError
 from libramq.spark.bodies.bodies import from_message
 from libramq.spark.options import ACCESS_PREFIX
 from libramq.spark.pipeline.batches import Batch, run_batches, start_batches, waiting
+from libramq.spark.pipeline.body_columns import EVENT_TIME_TYPES, BodyColumns
 from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import PipelineFailed, failures_in_one_line
-from libramq.spark.pipeline.ingest.body_columns import EVENT_TIME_TYPES, BodyColumns
 from libramq.spark.pipeline.object_store import SCHEME, ObjectStore, stored_directory
 from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult, TablePlan
-from libramq.spark.pipeline.table_columns import check_kinds, gained_columns
+from libramq.spark.pipeline.table_columns import arrow_schema, check_kinds, gained_columns
 from libramq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from libramq.spark.pipeline.delta_table import DeltaTable
@@ -240,7 +239,7 @@ class Ingest:
         """Claim a new table for this checkpoint; ConfigError if another one's first run has begun."""
         owner = self._checkpoint.owner
         if self._config.format == "iceberg":
-            self._iceberg_table("").create(_arrow_schema(self._columns()), owner)
+            self._iceberg_table("").create(arrow_schema(self._columns()), owner)
         elif (directory := stored_directory(self._config.table, self._config.storage)) is not None:
             other = directory.claim(owner)
             if other is not None:
@@ -377,9 +376,7 @@ class Ingest:
         columns = self._columns()
         if self._config.format == "iceberg":
             return columns
-        gained = gained_columns(
-            self._place, _arrow_schema(self._checkpoint.columns()), _arrow_schema(columns)
-        )
+        gained = gained_columns(self._place, arrow_schema(self._checkpoint.columns()), arrow_schema(columns))
         return {field.name: columns[field.name] for field in gained}
 
     def _table(self, suffix: str = "") -> "ParquetTable | DeltaTable | IcebergTable":
@@ -404,17 +401,6 @@ class Ingest:
 
     def _partitioned_by(self, suffix: str) -> list[str]:
         return ["date"] if suffix else self._config.partitioned_by
-
-
-def _arrow_schema(columns: Mapping[str, str]) -> "pa.Schema":
-    """Return columns with Spark's types as Arrow has them; nested ones need a Spark session to be read."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-    fields = StructType.fromDDL(ddl) if ddl else StructType()
-    assert isinstance(fields, StructType), "a DDL text is one"
-    return to_arrow_schema(fields, timezone="UTC")
 
 
 def _body_columns(config: IngestConfig) -> BodyColumns | None:

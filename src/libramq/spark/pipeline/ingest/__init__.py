@@ -1,1 +1,0 @@
-"""The ingest pipeline: a topic's messages in a table, each once."""

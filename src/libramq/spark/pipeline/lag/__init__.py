@@ -1,1 +1,0 @@
-"""The lag report: samples of groups' offsets as tables and a page."""

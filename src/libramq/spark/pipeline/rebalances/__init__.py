@@ -1,1 +1,0 @@
-"""The rebalance report: a cluster's rebalances and what they cost, from events and clients' traces."""
