@@ -32,8 +32,8 @@ from libramq.testing.happening import Happening
 from libramq.testing.invariants.delays import DelayedMessagesArrive, DelayedMessagesComeOnce
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import RolledBackStaysHidden
+from libramq.testing.invariants.offsets import DoneWhenDurable
 from libramq.testing.invariants.pops import AcknowledgedStaysDone, AttemptsComeOnce, PoppedAtLeastOnce
-from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.slaves import SlavesOnlyRead
 from libramq.testing.machine.network import ask
 from libramq.testing.nodes import popper_node

@@ -63,7 +63,7 @@ from libramq.testing.invariants.messages import (
     OneMessageAnOffset,
     RetriesAreExact,
 )
-from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
+from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable, DoneWhenDurable
 from libramq.testing.invariants.ownership import (
     EveryQueueOwned,
     HandoversAreShort,
@@ -73,7 +73,6 @@ from libramq.testing.invariants.ownership import (
     ReadersKeepTheirQueues,
 )
 from libramq.testing.invariants.pops import DeadLettersWereSeen, ResetsReplay
-from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.slaves import PromotionsLoseNothing, SlavesHaveTheLog, SlavesOnlyRead
 from libramq.testing.machine.virtual_time import NodeClock

@@ -159,7 +159,7 @@ def test_a_delivery_that_no_slave_had_copied_may_come_again(
         names.SCHEDULE_TOPIC: [("broker-a", "id", 10)],
         "T": [("broker-a", "id", place), ("broker-b", "id", 500)],
     }
-    monkeypatch.setattr(rule, "_messages", lambda topic: iter(placed.get(topic, ())))
+    monkeypatch.setattr(rule, "_messages", lambda topic: placed.get(topic, []))
     assert _breaks(rule) == is_broken
 
 

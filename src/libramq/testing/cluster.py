@@ -25,7 +25,7 @@ from libramq.testing.happening import Happening
 from libramq.testing.history import Commit, KafkaGroupPlan, Watcher
 from libramq.testing.machine.network import ask, simulated_remotes
 from libramq.testing.machine.process import Process
-from libramq.testing.nodes.broker_node import SimulatedBroker
+from libramq.testing.nodes.broker_node import SimulatedBroker, SimulatedSlave
 from libramq.testing.nodes.consumer_node import Handling, MemberPlan, SimulatedConsumer
 from libramq.testing.nodes.kafka_member import KafkaMembers
 from libramq.testing.nodes.name_server_node import SimulatedNameServer
@@ -36,7 +36,6 @@ from libramq.testing.nodes.popper_node import (
     SimulatedPopper,
 )
 from libramq.testing.nodes.producer_node import ProducerPlan, SimulatedProducer, SimulatedTransactions
-from libramq.testing.nodes.slave_node import SimulatedSlave
 from libramq.testing.world import World
 
 HA_PORT = 10_912

@@ -74,6 +74,17 @@ class KafkaCommit(NamedTuple):
     sent_ms: MonotonicMs
 
 
+class KafkaPosition(NamedTuple):
+    """A member begins to read a partition, at the offset that its group has committed at a broker."""
+
+    group: str
+    member: str
+    broker: str
+    partition: Partition
+    position: int
+    sent_ms: MonotonicMs
+
+
 class HandlingMember(Protocol):
     """A member whose handlers are watched. retries_max: after so many a message becomes a dead letter."""
 
@@ -226,15 +237,7 @@ class Watcher:
     def kafka_owns(self, group: str, member: str, partitions: Partitions) -> None:
         """A member has these partitions now: since they were assigned, until it reports that it has not."""
 
-    def kafka_position(
-        self,
-        group: str,
-        member: str,
-        broker: str,
-        partition: Partition,
-        position: int,
-        sent_ms: MonotonicMs,
-    ) -> None:
+    def kafka_position(self, begin: KafkaPosition) -> None:
         """A member begins to read a partition where its group has committed."""
 
     def kafka_handled(self, group: str, broker: str, partition: Partition, begin: int, end: int) -> None:
@@ -334,16 +337,8 @@ class Log(Watcher):
     def kafka_owns(self, group: str, member: str, partitions: Partitions) -> None:
         self.note(member, f"has {_numbered(partitions)}")
 
-    def kafka_position(
-        self,
-        group: str,
-        member: str,
-        broker: str,
-        partition: Partition,
-        position: int,
-        sent_ms: MonotonicMs,
-    ) -> None:
-        self.note(member, f"reads {partition.topic}-{partition.number} from {position} on")
+    def kafka_position(self, begin: KafkaPosition) -> None:
+        self.note(begin.member, f"reads {_numbered([begin.partition])} from {begin.position} on")
 
     def kafka_handled(self, group: str, broker: str, partition: Partition, begin: int, end: int) -> None:
         self.handled_count += end - begin

@@ -24,7 +24,7 @@ from libramq.testing.invariants.messages import (
     RetriesAreExact,
     RolledBackStaysHidden,
 )
-from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
+from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable, DoneWhenDurable
 from libramq.testing.invariants.ownership import (
     EveryQueueOwned,
     HandoversAreShort,
@@ -40,7 +40,6 @@ from libramq.testing.invariants.pops import (
     PoppedAtLeastOnce,
     ResetsReplay,
 )
-from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.slaves import PromotionsLoseNothing, SlavesHaveTheLog, SlavesOnlyRead
 

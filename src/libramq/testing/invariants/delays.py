@@ -14,8 +14,7 @@ from libramq.message import names
 from libramq.testing.happening import Happening
 from libramq.testing.history import HandlingMember
 from libramq.testing.invariants.consumption import is_abandoned
-from libramq.testing.invariants.invariant import Invariant
-from libramq.testing.invariants.progress import messages_of
+from libramq.testing.invariants.invariant import Invariant, messages_at
 from libramq.testing.invariants.slaves import OfPairs
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class DelayedMessagesComeOnce(OfPairs):
         half_messages = {message_id for _, message_id, _ in self._messages(names.TRANS_HALF_TOPIC)}
         waited += Counter(half_messages)  # A check that nobody answers stores it again.
         for topic in sorted(self._topics):
-            placed = list(self._messages(topic))
+            placed = self._messages(topic)
             delivered = [(broker, message_id) for broker, message_id, _ in placed]
             for broker, message_id, place in placed:
                 if self.may_repeat(broker, place):
@@ -108,12 +107,10 @@ class DelayedMessagesComeOnce(OfPairs):
                     times = f"waited {waited[message_id]} times, and was delivered {count} times"
                     self.broken(f"{message_id} of {topic} {times}")
 
-    def _messages(self, topic: str) -> Iterator[tuple[str, str, int]]:
-        """Yield broker, id and place in the log of a topic's messages, except those that are tried again."""
-        for name, node in self.cluster.brokers.items():
-            store = node.broker.store if node.broker is not None else None
-            for queue_id in store.queue_ids(topic) if store is not None else ():
-                assert node.broker is not None
-                for message in messages_of(node.broker, (topic, queue_id)):
-                    if not message.reconsume_times:
-                        yield name, message.message_id, message.physical_offset
+    def _messages(self, topic: str) -> list[tuple[str, str, int]]:
+        """Return broker, id and place in the log of a topic's messages, except those that are tried again."""
+        return [
+            (broker, message.message_id, message.physical_offset)
+            for broker, message in messages_at(self.cluster, topic)
+            if not message.reconsume_times
+        ]

@@ -8,7 +8,7 @@ from libramq.clock import MonotonicMs
 from libramq.groups.modern.values import Partition, Partitions
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
-from libramq.testing.history import JOINS, KafkaBeat, KafkaCommit
+from libramq.testing.history import JOINS, KafkaBeat, KafkaCommit, KafkaPosition
 from libramq.testing.invariants.invariant import Invariant
 from libramq.wire.kafka.error_code import ErrorCode
 
@@ -330,15 +330,8 @@ class KafkaCommitsAreKept(Invariant):
                 self._open[key][offset] -= 1
                 self._floors[key] = (offset, self.cluster.now_ms)
 
-    def kafka_position(
-        self,
-        group: str,
-        member: str,
-        broker: str,
-        partition: Partition,
-        position: int,
-        sent_ms: MonotonicMs,
-    ) -> None:
+    def kafka_position(self, begin: KafkaPosition) -> None:
+        group, member, broker, partition, position, sent_ms = begin
         kafka = self.cluster.brokers[broker].kafka
         queue = kafka.queue(*partition) if kafka is not None else None
         if queue is None or (group, queue) not in self._floors or not self._reaches(broker, queue):
@@ -411,16 +404,8 @@ class KafkaConsumedAtLeastOnce(Invariant):
         last = max([end, *(each[1] for each in joined)])
         self._read[group, queue] = sorted([*apart, (first, last)])
 
-    def kafka_position(
-        self,
-        group: str,
-        member: str,
-        broker: str,
-        partition: Partition,
-        position: int,
-        sent_ms: MonotonicMs,
-    ) -> None:
-        self._queue(broker, partition)
+    def kafka_position(self, begin: KafkaPosition) -> None:
+        self._queue(begin.broker, begin.partition)
 
     def _queue(self, broker: str, partition: Partition) -> MessageQueue | None:
         kafka = self.cluster.brokers[broker].kafka

@@ -9,13 +9,11 @@ from libramq.broker.broker import Broker
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import WallMs
-from libramq.message.names import dlq_topic, retry_topic
+from libramq.message.names import retry_topic
 from libramq.message.queue import MessageQueue
-from libramq.message.record import decode_records
-from libramq.store.reading.read import ReadStatus
 from libramq.testing.happening import Happening
 from libramq.testing.history import HandlingMember, StoredMessage
-from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.invariant import Invariant, dead_letters, ids_by_offset
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
@@ -60,7 +58,7 @@ class AcknowledgedMessageSurvives(Invariant):
 
     def broker_recovered(self, name: str, broker: Broker) -> None:
         for queue, messages in self._stored[name].items():
-            found = messages_in(broker, queue)
+            found = ids_by_offset(broker, queue.topic, queue.queue_id)
             for offset, (_, message_id) in messages.items():
                 if found.get(offset) != message_id:
                     self.broken(
@@ -107,21 +105,6 @@ class OneMessageAnOffset(Invariant):
             if before != message.message_id:
                 where = f"{delivery.owned.queue}:{message.queue_offset}"
                 self.broken(f"{where} was {before} and is {message.message_id} for {member.name}")
-
-
-def messages_in(broker: Broker, queue: MessageQueue) -> dict[int, str]:
-    """Return every message of a queue, by its offset."""
-    store = broker.store
-    found: dict[int, str] = {}
-    offset = store.min_offset(queue.topic, queue.queue_id)
-    while True:
-        result = store.read(queue.topic, queue.queue_id, offset, 256)
-        if result.status is ReadStatus.FOUND:
-            for message in decode_records(b"".join(result.data)):
-                found[message.queue_offset] = message.message_id
-        if result.next_offset <= offset or result.next_offset >= result.max_offset:
-            return found
-        offset = result.next_offset
 
 
 class RolledBackStaysHidden(Invariant):
@@ -211,13 +194,6 @@ class RetriesAreExact(Invariant):
 
     def _dead_letters(self) -> dict[str, set[str]]:
         return {
-            group: {
-                message_id
-                for node in self.cluster.brokers.values()
-                if node.broker is not None
-                for message_id in messages_in(
-                    node.broker, MessageQueue(dlq_topic(group), node.name, 0)
-                ).values()
-            }
+            group: {message_id for _, message_id in dead_letters(self.cluster, group)}
             for group in self.cluster.subscriptions()
         }

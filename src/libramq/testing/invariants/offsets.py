@@ -1,14 +1,22 @@
-"""Invariants of committed offsets: the last acknowledged one is kept, none lies beyond the durable end."""
+"""Invariants of offsets: the last acknowledged one is kept, none lies beyond the durable end, and no file
+marks messages as done that are not durable.
+"""
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from libramq.broker.broker import Broker
 from libramq.clock import MonotonicMs
+from libramq.formats import fastjson
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.testing.history import Commit
-from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.invariant import Invariant, messages_at, messages_in
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
@@ -40,7 +48,7 @@ class _Register:
         newest_ms = max((commit.requested_ms for commit in answered), default=None)
         if newest_ms is None:
             return self.commits, False
-        epoch = max(_epoch(commit) for commit in answered)
+        epoch = max(commit.claim.epoch if commit.claim is not None else 0 for commit in answered)
         return [
             commit
             for commit in self.commits
@@ -51,10 +59,6 @@ class _Register:
     def forget_old(self, now_ms: MonotonicMs) -> None:
         """Drop commits that no later read may see."""
         self.commits, self.forgotten_ms = self.current(now_ms)[0], now_ms
-
-
-def _epoch(commit: Commit) -> int:
-    return commit.claim.epoch if commit.claim is not None else 0
 
 
 class CommitIsKept(Invariant):
@@ -144,3 +148,115 @@ class CommitWithinDurable(Invariant):
                     self.broken(
                         f"{group} committed {offset} in {topic}@{name}/{queue_id}, which ends at {end}"
                     )
+
+
+_Queue = tuple[str, int]
+#: A message and its attempt: each retry is delivered separately.
+_Copy = tuple[str, int]
+
+
+class DoneWhenDurable(Invariant):
+    """Check that a progress file never reaches the platter before the messages it marks as done.
+
+    The platter is read after every step: it is what a power cut at that moment would leave, together with the
+    flushed log. A delay level's offset refers to the copies it delivered, a committed offset to the messages
+    before it.
+    """
+
+    name = "nothing that says done is durable before what it speaks of"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._judged: dict[Path, bytes] = {}
+        self._delivered: dict[str, dict[int, int]] = defaultdict(dict)
+        self._copies: dict[str, _Copies] = {}
+
+    def step(self) -> None:
+        for name, node in self.cluster.brokers.items():
+            if node.broker is not None:
+                with node.disk.observed():
+                    self._judge(name, node.broker)
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        self._copies.pop(name, None)
+        if durable_to is not None:  # Offsets may mean other messages from now on.
+            self._delivered.pop(name, None)
+            self._judged.clear()
+
+    def broker_recovered(self, name: str, broker: Broker) -> None:
+        self._judge(name, broker)
+
+    def _judge(self, name: str, broker: Broker) -> None:
+        if broker.store.visible_offset < broker.store.flushed_offset:
+            return  # A SYNC_MASTER that waits for its slave: what is durable cannot all be read.
+        directory = Path(broker.config.store_path) / "config"
+        committed = self._table(name, directory / "consumerOffset.json")
+        for key, offsets in committed.items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, offset in offsets.items():
+                # Retries over POP are deleted with their topic.
+                popped = topic.removeprefix(f"{names.RETRY_PREFIX}{group}_")
+                if any(
+                    self.cluster.was_deleted(MessageQueue(each, name, queue_id)) for each in (topic, popped)
+                ):
+                    continue  # The file may refer to a deleted topic of that name.
+                end = broker.store.durable_max_offset(topic, queue_id)
+                if offset > end:
+                    self.broken(
+                        f"consumerOffset.json of {name} says {offset} for {group} in {topic}/{queue_id}, of"
+                        f" which {end} messages are durable"
+                    )
+        for level, offset in self._table(name, directory / "delayOffset.json").items():
+            self._judge_level(name, broker, level, offset)
+
+    def _judge_level(self, name: str, broker: Broker, level: int, offset: int) -> None:
+        delivered = self._delivered[name]
+        copies = self._copies.setdefault(name, _Copies())
+        since = delivered.get(level, 0)
+        for message in messages_in(broker, names.SCHEDULE_TOPIC, level - 1, since, offset):
+            queue = (message.properties[p.REAL_TOPIC], int(message.properties[p.REAL_QUEUE_ID]))
+            if _copy(message) not in copies.durable_in(broker, queue) and not self._is_elsewhere(message):
+                self.broken(
+                    f"delayOffset.json of {name} says {offset} for level {level}; what was delivered of"
+                    f" {message.queue_offset} to {queue[0]}/{queue[1]} is not durable"
+                )
+        delivered[level] = max(offset, since)
+
+    def _is_elsewhere(self, message: MessageExt) -> bool:
+        """Return whether an acting slave may have sent a message of its master's to another one."""
+        if not self.cluster.has_acting_slaves:
+            return False
+        topic = message.properties[p.REAL_TOPIC]
+        for name, node in self.cluster.brokers.items():
+            if node.broker is None or self.cluster.was_deleted(MessageQueue(topic, name, 0)):
+                return True
+        if any(_copy(message) == _copy(each) for _, each in messages_at(self.cluster, topic)):
+            return True
+        return bool(self.cluster.cuts_ms) and not self.cluster.is_sync
+
+    def _table(self, name: str, path: Path) -> Mapping[Any, Any]:
+        """Return the offsets of a file on the platter, unless that version was checked already."""
+        data = self.cluster.brokers[name].disk.on_platter(path)
+        if not data or self._judged.get(path) == data:
+            return {}
+        self._judged[path] = data
+        table: Mapping[Any, Any] = fastjson.loads(data.decode())["offsetTable"]
+        return table
+
+
+class _Copies:
+    """The durable messages of the queues checked so far; each message is read once."""
+
+    def __init__(self) -> None:
+        self._found: dict[_Queue, set[_Copy]] = defaultdict(set)
+        self._read_to: dict[_Queue, int] = {}
+
+    def durable_in(self, broker: Broker, queue: _Queue) -> set[_Copy]:
+        end = broker.store.durable_max_offset(*queue)
+        self._found[queue].update(map(_copy, messages_in(broker, *queue, self._read_to.get(queue, 0), end)))
+        self._read_to[queue] = end
+        return self._found[queue]
+
+
+def _copy(message: MessageExt) -> _Copy:
+    return message.message_id, message.reconsume_times

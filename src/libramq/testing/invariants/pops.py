@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 
 from libramq.clock import MonotonicMs
 from libramq.message import names
-from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
 from libramq.testing.history import StoredMessage
-from libramq.testing.invariants.invariant import Invariant
-from libramq.testing.invariants.messages import messages_in
-from libramq.testing.invariants.progress import messages_of
+from libramq.testing.invariants.invariant import Invariant, dead_letters, messages_at
 from libramq.testing.invariants.slaves import LAST_MOMENT_MS, OfPairs
 
 if TYPE_CHECKING:
@@ -61,18 +58,6 @@ class PoppedAtLeastOnce(Invariant):
                 dead = {message_id for _, message_id in dead_letters(self.cluster, group)} if missing else ()
                 for message_id in sorted(missing.difference(dead)):
                     yield f"{message_id} of {topic} was never acknowledged by {group}"
-
-
-def dead_letters(cluster: "Cluster", group: str) -> set[tuple[str, str]]:
-    """Return broker and id of a group's dead letters."""
-    return {
-        (node.name, message_id)
-        for node in cluster.brokers.values()
-        if node.broker is not None
-        for message_id in messages_in(
-            node.broker, MessageQueue(names.dlq_topic(group), node.name, 0)
-        ).values()
-    }
 
 
 class DeadLettersWereSeen(Invariant):
@@ -313,12 +298,3 @@ class AttemptsComeOnce(OfPairs):
                 if self._is_judged and count > sent[message_id] + is_excused:
                     what = f"attempt {times} of {message_id} of {topic} came {count} times"
                     self.broken(f"{what}; it was sent {sent[message_id]} times")
-
-
-def messages_at(cluster: "Cluster", topic: str) -> Iterator[tuple[str, MessageExt]]:
-    """Yield broker and message of all that is in a topic."""
-    for name, node in cluster.brokers.items():
-        for queue_id in node.broker.store.queue_ids(topic) if node.broker is not None else ():
-            assert node.broker is not None
-            for message in messages_of(node.broker, (topic, queue_id)):
-                yield name, message

@@ -8,13 +8,12 @@ from libramq.fencing import Claim
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
 from libramq.testing.history import StoredMessage
-from libramq.testing.invariants.invariant import Invariant
-from libramq.testing.invariants.messages import messages_in
+from libramq.testing.invariants.invariant import Invariant, ids_by_offset
 
 if TYPE_CHECKING:
     from libramq.broker.broker import Broker
     from libramq.testing.cluster import Cluster
-    from libramq.testing.nodes.slave_node import SimulatedSlave
+    from libramq.testing.nodes.broker_node import SimulatedSlave
 
 
 #: Many times a round trip of 20 ms.
@@ -246,7 +245,7 @@ class PromotionsLoseNothing(Invariant):
         self.cluster.world.history.happened(Happening.PROMOTED, name)
         promoted = slave.promoted()
         for queue, messages in stored.items():
-            found = messages_in(promoted, queue)
+            found = ids_by_offset(promoted, queue.topic, queue.queue_id)
             for offset, (message_id, requested_ms) in messages.items():
                 if found.get(offset) != message_id and not self.cluster.was_deleted(queue, requested_ms):
                     self.broken(

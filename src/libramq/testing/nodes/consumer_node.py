@@ -40,7 +40,7 @@ from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.network import SimulatedDialer
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
-from libramq.testing.nodes.slave_node import is_slave, master_name
+from libramq.testing.nodes.broker_node import is_slave, master_name
 from libramq.testing.world import World
 
 

@@ -22,6 +22,7 @@ from libramq.testing.history import (
     KafkaBeat,
     KafkaCommit,
     KafkaGroupPlan,
+    KafkaPosition,
     Violation,
 )
 from libramq.testing.machine.network import Network, SimulatedDialer
@@ -81,48 +82,16 @@ class _Pending(NamedTuple):
 
 
 class KafkaLink:
-    """One connection, made again after its end when something is sent. software: the client's name."""
+    """A client's connection to a broker; a `runtime.seams.Dialed`. software: the client's name."""
 
     def __init__(
         self, network: Network, process: Process, address: str, *, client_id: str, software: str
     ) -> None:
-        self.address = address
-        self._network = network
+        self.is_over = False
         self._process = process
         self._client_id = client_id.encode()
         self._software = software
-        self._current: _Current | None = None
-
-    def ask(self, request: Request, answered: Answered) -> None:
-        """Send a request in its highest version."""
-        if self._current is None:
-            self._current = _Current(self._process, self._client_id, self._software, self._ended)
-            dialer = SimulatedDialer(self._network, self._process)
-            dialer.dial(self.address, self._current)
-        self._current.ask(request, answered)
-
-    def close(self) -> None:
-        """End the connection, and whatever waits for an answer."""
-        if self._current is not None:
-            self._current.close()
-
-    def _ended(self, current: "_Current") -> None:
-        if self._current is current:
-            self._current = None
-
-
-class _Current:
-    """The connection as it is; a `runtime.seams.Dialed`."""
-
-    def __init__(
-        self, process: Process, client_id: bytes, software: str, when_ended: Callable[["_Current"], None]
-    ) -> None:
-        self._process = process
-        self._client_id = client_id
-        self._software = software
-        self._when_ended = when_ended
         self._link: Link | None = None
-        self._is_over = False
         self._pending: dict[int, _Pending] = {}
         self._unsent: list[bytes] = []
         self._correlation = 0
@@ -130,9 +99,10 @@ class _Current:
         self.ask(
             ApiVersionsRequest(client_software_name=software, client_software_version="1"), lambda _: None
         )
+        SimulatedDialer(network, process).dial(address, self)
 
     def ask(self, request: Request, answered: Answered) -> None:
-        """Send a request once the connection stands."""
+        """Send a request in its highest version, once the connection stands."""
         api = _APIS[type(request)]
         self._correlation += 1
         is_flexible = api.is_flexible(api.last)
@@ -154,7 +124,7 @@ class _Current:
     def opened(self, link: Link) -> None:
         """Take the connection."""
         self._link = link
-        if self._is_over:
+        if self.is_over:
             link.close()
             return
         unsent, self._unsent = self._unsent, []
@@ -177,7 +147,7 @@ class _Current:
     def received(self, data: bytes) -> None:
         """Take bytes."""
         self._data += data
-        while not self._is_over and len(self._data) >= 4:
+        while not self.is_over and len(self._data) >= 4:
             end = 4 + int.from_bytes(self._data[:4])
             if len(self._data) < end:
                 return
@@ -201,10 +171,9 @@ class _Current:
         pending.answered(response)
 
     def _end(self) -> None:
-        if self._is_over:
+        if self.is_over:
             return
-        self._is_over = True
-        self._when_ended(self)
+        self.is_over = True
         waiting, self._pending = self._pending, {}
         for pending in waiting.values():
             pending.timer.cancel()
@@ -330,15 +299,13 @@ class KafkaReader:
             member.process.after(READ_RETRY_MS, self._look_up)
             return
         self._is_looking_up = True
-        topics: dict[str, list[int]] = {}
-        for each in wanted:
-            topics.setdefault(each.topic, []).append(each.number)
         group = WantedGroup(
             group_id=member.plan.name,
             member_id=member.member_id,
             member_epoch=member.epoch,
             topics=tuple(
-                WantedTopic(name=topic, partition_indexes=tuple(numbers)) for topic, numbers in topics.items()
+                WantedTopic(name=topic, partition_indexes=tuple(each.number for each in partitions))
+                for topic, partitions in _by_topic(wanted).items()
             ),
         )
         request = OffsetFetchRequest(groups=(group,), require_stable=True)
@@ -362,7 +329,7 @@ class KafkaReader:
                 self._positions[partition] = self._committed[partition] = position
                 who = self._member
                 self._world.history.kafka_position(
-                    who.plan.name, who.name, broker, partition, position, sent_ms
+                    KafkaPosition(who.plan.name, who.name, broker, partition, position, sent_ms)
                 )
         if None in self._positions.values():
             self._member.process.after(READ_RETRY_MS, self._look_up)
@@ -473,17 +440,20 @@ class KafkaReader:
         is_stale: bool = False,
     ) -> None:
         member = self._member
-        topics: dict[str, list[CommittedPartition]] = {}
-        for each, offset in offsets.items():
-            committed = CommittedPartition(partition_index=each.number, committed_offset=offset)
-            topics.setdefault(each.topic, []).append(committed)
         request = OffsetCommitRequest(
             group_id=member.plan.name,
             generation_id_or_member_epoch=epoch,
             member_id=member.member_id,
             group_instance_id=member.instance_id,
             topics=tuple(
-                CommittedTopic(name=topic, partitions=tuple(each)) for topic, each in topics.items()
+                CommittedTopic(
+                    name=topic,
+                    partitions=tuple(
+                        CommittedPartition(partition_index=each.number, committed_offset=offsets[each])
+                        for each in partitions
+                    ),
+                )
+                for topic, partitions in _by_topic(offsets).items()
             ),
         )
         broker = self._world.network.name_at(address)
@@ -518,6 +488,13 @@ class KafkaReader:
             if code == ErrorCode.NONE and not commit.is_stale and partition in self._positions:
                 self._committed[partition] = commit.offsets[partition]
         done()
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+    found: dict[str, list[Partition]] = {}
+    for each in partitions:
+        found.setdefault(each.topic, []).append(each)
+    return found
 
 
 def _end_of(records: bytes, begin: int) -> int:
@@ -607,9 +584,9 @@ class SimulatedKafkaMember:
         return self._world.network.name_at(address) if address is not None else None
 
     def link(self, purpose: str, address: str) -> KafkaLink:
-        """Return its connection to a broker: one to coordinate, one to read."""
+        """Return its connection to a broker, made again after its end: one to coordinate, one to read."""
         key = (purpose, address)
-        if key not in self._links:
+        if key not in self._links or self._links[key].is_over:
             self._links[key] = KafkaLink(
                 self._world.network, self.process, address, client_id=self.name, software=self._software
             )
@@ -705,9 +682,6 @@ class SimulatedKafkaMember:
         owned = (NOTHING if is_join else self.owned) if reports else None
         self._is_full, is_full = False, self._is_full or is_join
         self._own(self.owned)
-        topics: dict[str, list[int]] = {}
-        for each in sorted(owned or ()):
-            topics.setdefault(each.topic, []).append(each.number)
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.plan.name,
             member_id=self.member_id,
@@ -719,8 +693,11 @@ class SimulatedKafkaMember:
             topic_partitions=None
             if owned is None
             else tuple(
-                TopicPartitions(topic_id=self.reader.topic_ids[topic], partitions=tuple(numbers))
-                for topic, numbers in topics.items()
+                TopicPartitions(
+                    topic_id=self.reader.topic_ids[topic],
+                    partitions=tuple(each.number for each in partitions),
+                )
+                for topic, partitions in _by_topic(sorted(owned)).items()
             ),
         )
         now_ms = self._world.time.now_ms

@@ -16,7 +16,6 @@ from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.errors import LibraError
 from libramq.message import Message
 from libramq.message.ids import decode_offset_id
-from libramq.message.message import MessageExt
 from libramq.message.properties import UNIQ_KEY
 from libramq.testing.history import StoredMessage
 from libramq.testing.machine.network import SimulatedDialer
@@ -227,7 +226,7 @@ class SimulatedTransactions:
             clock=self.process.clock,
             randomness=world.stream(f"name servers of {name}"),
             ids=NumberedIds(name, lambda: len(self._states)),
-            check=self._check,
+            check=lambda message, answer: answer(self._states[message.message_id]),
         )
         self._network.start()
         self.process.after(0, self._send_next)
@@ -270,6 +269,3 @@ class SimulatedTransactions:
                 end(outcome[0], state, lambda _: None, timeout_ms=SEND_TIMEOUT_MS)
 
         self._network.routes.publish_info(self._topic, found)
-
-    def _check(self, message: MessageExt, answer: Callable[[TransactionState], None]) -> None:
-        answer(self._states[message.message_id])

@@ -6,7 +6,7 @@ ends for a while, or both hear nothing of each other.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from typing import Final
@@ -16,10 +16,9 @@ from libramq.testing.cluster import Cluster, GroupPlan
 from libramq.testing.happening import Happening
 from libramq.testing.history import KafkaGroupPlan
 from libramq.testing.machine.network import Weather
-from libramq.testing.nodes.broker_node import SimulatedBroker
+from libramq.testing.nodes.broker_node import SimulatedBroker, SimulatedSlave
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.nodes.kafka_member import SimulatedKafkaMember
-from libramq.testing.nodes.slave_node import SimulatedSlave
 from libramq.testing.world import World
 
 #: How long brokers are down, members frozen, links dead.
@@ -89,9 +88,9 @@ class Faults:
         self._frozen_ms: dict[str, MonotonicMs] = {}
 
     def happen(self, name: str) -> None:
-        """Perform one fault."""
+        """Perform one fault: a method of this class."""
         if not self._ended:
-            ACTIONS[name](self)
+            getattr(self, name)()
 
     def end(self) -> None:
         """End all faults; each group has a member then."""
@@ -271,6 +270,12 @@ class Faults:
         end(broker)
         self._later(down_ms, broker.start)
 
+    def _end(self, node: SimulatedBroker, away_ms: int, *, is_power: bool) -> None:
+        """Kill a broker or a slave, or cut its power, for a while."""
+        self._disturb(f"{node.name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
+        (node.cut_power if is_power else node.kill)()
+        self._later(away_ms, node.start)
+
     def _look_at_handovers(self, node: SimulatedBroker) -> None:
         if node.broker is None:
             return
@@ -314,11 +319,7 @@ class Faults:
         node.process.clock.set_wall(by_ms)
         if self._clocks.random() < SWING_CHANCE:
             self._swing_clocks(nodes)
-        self._synchronise_clocks(nodes)
-
-    def _synchronise_clocks(self, nodes: Sequence[SimulatedBroker | SimulatedConsumer]) -> None:
-        """Move every wall clock a little, as clock synchronisation does all the time."""
-        for node in nodes:
+        for node in nodes:  # As clock synchronisation does all the time.
             node.process.clock.set_wall(self._clocks.randint(-SLEWED_MS_MAX, SLEWED_MS_MAX))
 
     def _swing_clocks(self, nodes: Sequence[SimulatedBroker | SimulatedConsumer]) -> None:
@@ -523,21 +524,14 @@ class Faults:
         """Kill a master, or cut its power, while its slave serves."""
         slave, away_ms = self._slave(), self._away_ms()
         if slave is not None:
-            master = slave.master
-            is_power = self._slaves.random() < 0.5
-            self._happened(Happening.MASTER_AWAY, master.name)
-            self._disturb(f"{master.name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
-            (master.cut_power if is_power else master.kill)()
-            self._later(away_ms, master.start)
+            self._happened(Happening.MASTER_AWAY, slave.master.name)
+            self._end(slave.master, away_ms, is_power=self._slaves.random() < 0.5)
 
     def end_slave(self) -> None:
         """Kill a slave, or cut its power."""
         slave, away_ms = self._slave(), self._away_ms()
         if slave is not None:
-            is_power = self._slaves.random() < 0.5
-            self._disturb(f"{slave.name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
-            (slave.cut_power if is_power else slave.kill)()
-            self._later(away_ms, slave.start)
+            self._end(slave, away_ms, is_power=self._slaves.random() < 0.5)
 
     def part_slave(self) -> None:
         """Separate a slave from its master, while all other processes reach both."""
@@ -556,9 +550,7 @@ class Faults:
         if slave is None:
             return
         master = slave.master
-        self._disturb(f"{master.name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
-        (master.cut_power if is_power else master.kill)()
-        self._later(away_ms, master.start)
+        self._end(master, away_ms, is_power=is_power)
         if self._cluster.second_slaves:
             back_ms = away_ms
 
@@ -685,13 +677,8 @@ class Faults:
             return
         if node.kafka is not None and not node.kafka.is_settled(plan.name):
             self._happened(Happening.KAFKA_AMID, plan.name)
-        is_power, away_ms = (
-            self._kafka_random.random() < 0.5,
-            self._kafka_random.randint(1, KAFKA_AWAY_MS_MAX),
-        )
-        self._disturb(f"{name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
-        (node.cut_power if is_power else node.kill)()
-        self._later(away_ms, node.start)
+        is_power = self._kafka_random.random() < 0.5
+        self._end(node, self._kafka_random.randint(1, KAFKA_AWAY_MS_MAX), is_power=is_power)
 
     def _plan(self) -> KafkaGroupPlan | None:
         plans = self._cluster.kafka.plans
@@ -747,17 +734,3 @@ class Faults:
 def _go(member: SimulatedConsumer) -> None:
     if member.is_alive:
         member.stop()
-
-
-ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
-    name: getattr(Faults, name)
-    for name in (
-        "join", "join_many", "join_hundred", "stop", "stop_stock", "kill", "pause", "flap", "bounce",
-        "remove", "grow", "shrink", "make_again", "delete_group", "reset_offsets", "restart_broker",
-        "kill_broker", "cut_power", "cut_off_broker", "restart_name_server", "split_name_servers",
-        "set_clock", "partition", "split_brokers", "split", "reset", "deafen", "spoil_disk", "end_master",
-        "end_slave", "part_slave", "end_acting", "freeze_master", "lose_slave", "reset_pops",
-        "set_back_in_time", "kill_popper", "kafka_join", "kafka_stop", "kafka_kill", "kafka_sleep",
-        "kafka_bounce", "kafka_oversleep", "kafka_cut_off", "end_coordinator",
-    )
-}  # fmt: skip

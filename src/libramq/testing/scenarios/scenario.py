@@ -75,7 +75,7 @@ DEAD_LETTER_CHANCE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario(ClusterPlan):
-    """A cluster to simulate, with its load. actions: (ms after the beginning, name of a `faults.ACTIONS`).
+    """A cluster to simulate, with its load. actions: (ms after the beginning, name of a method of `Faults`).
 
     Where slaves act, some messages wait. Kafka's groups read the same topics.
     """
