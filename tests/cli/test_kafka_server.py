@@ -9,8 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from libramq.broker.config import BrokerConfig
-from libramq.cli.servers.commands import broker_server
-from libramq.cli.servers.kafka import kafka_servers
+from libramq.cli.servers.commands import broker_server, kafka_servers
 from libramq.errors import ConfigError
 from tests.cli.commands import SECONDS_MAX, end, start
 from tests.interop.ports import free_broker_port, free_port

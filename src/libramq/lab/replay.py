@@ -135,7 +135,8 @@ class _Group:
         is_done = not self.members
         while not is_done:
             held = set(chain.from_iterable(shares.values()))
-            shares = self._assign(shares)
+            is_by_clients = self.entrant.allocator is Allocator.CLIENTS
+            shares = self._by_clients() if is_by_clients else self._by_coordinator(shares)
             self.rounds += 1
             self.owners = {}
             for client_id in self.members:
@@ -148,11 +149,6 @@ class _Group:
         self.shares = {client_id: shares.get(client_id, ()) for client_id in self.members}
         if not self.owners.keys() <= self.queues:
             raise StrategyFailed(f"the strategy {self.entrant.name} assigns queues that do not exist")
-
-    def _assign(self, held: Mapping[str, Sequence[MessageQueue]]) -> Mapping[str, Sequence[MessageQueue]]:
-        if self.entrant.allocator is Allocator.CLIENTS:
-            return self._by_clients()
-        return self._by_coordinator(held)
 
     def _by_coordinator(
         self, held: Mapping[str, Sequence[MessageQueue]]

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from libramq.errors import ConfigError
 from libramq.filter.sql import parse_sql
 from libramq.filter.sql.expression import FEW_LOOKUPS, LONG_BYTES
-from libramq.filter.sql.parser import DEPTH_MAX, LITERALS_MAX, TESTS_MAX, parse
-from libramq.filter.sql.tokens import EXPRESSION_LENGTH_MAX, TOKENS_MAX, SqlFault
+from libramq.filter.sql.parser import (
+    DEPTH_MAX,
+    EXPRESSION_LENGTH_MAX,
+    LITERALS_MAX,
+    TESTS_MAX,
+    TOKENS_MAX,
+    SqlFault,
+    parse,
+)
 from libramq.filter.sql.values import compare_doubles
 from libramq.message.properties import encode_properties
 from tests.filter.sql.trees import EXPRESSIONS, PROPERTIES, matches

@@ -127,38 +127,28 @@ async def list_users(
     return _users(next((infos for infos in found.values() if infos), []))
 
 
-@command(app, "createAcl")
-async def create_acl(
-    *,
-    subject: Subject,
-    resources: Resources,
-    actions: Actions,
-    decision: Decided,
-    source_ips: Sources = None,
-    admin: Operator,
-    target: Changed,
-) -> Answer:
-    """Allow or deny a user something."""
-    info = _policies(subject, resources, actions, source_ips, decision)
-    brokers = await admin.ask_targets(calls.create_policies(info), target)
-    return _changed("create acl to", brokers, subject=subject)
+def _acl_command(verb: str, about: str) -> None:
+    async def change(
+        *,
+        subject: Subject,
+        resources: Resources,
+        actions: Actions,
+        decision: Decided,
+        source_ips: Sources = None,
+        admin: Operator,
+        target: Changed,
+    ) -> Answer:
+        call = getattr(calls, f"{verb}_policies")(
+            _policies(subject, resources, actions, source_ips, decision)
+        )
+        return _changed(f"{verb} acl to", await admin.ask_targets(call, target), subject=subject)
+
+    change.__doc__ = about
+    command(app, f"{verb}Acl")(change)
 
 
-@command(app, "updateAcl")
-async def update_acl(
-    *,
-    subject: Subject,
-    resources: Resources,
-    actions: Actions,
-    decision: Decided,
-    source_ips: Sources = None,
-    admin: Operator,
-    target: Changed,
-) -> Answer:
-    """Change what a user is allowed or denied on resources."""
-    info = _policies(subject, resources, actions, source_ips, decision)
-    brokers = await admin.ask_targets(calls.update_policies(info), target)
-    return _changed("update acl to", brokers, subject=subject)
+_acl_command("create", "Allow or deny a user something.")
+_acl_command("update", "Change what a user is allowed or denied on resources.")
 
 
 @command(app, "deleteAcl")

@@ -59,12 +59,13 @@ def timeline(rebalance: Rebalance) -> list[str]:
         )
     else:
         unowned = f", {counted(rebalance.unowned, 'queue')} without an owner" if rebalance.unowned else ""
+        rate = rebalance.peak_catch_up_rate
         also = "" if rebalance.state is RebalanceState.SETTLED else f"; {rebalance.state} at some brokers"
         lines += [
             f"{rebalance.moved}/{rebalance.minimum} queues moved (actual/minimum), stable after "
             f"{duration(rebalance.time_to_stable_ms)}, worst pause {duration(rebalance.worst_pause_ms)}, "
             f"{redelivery(rebalance)}{unowned}{also}",
-            *_catching_up(rebalance.peak_catch_up_rate),
+            *([f"new owners read up to {counted(rate, 'message')} a second to catch up"] if rate else []),
             *_moves(rebalance.moves, names),
             _loads(rebalance.member_count, rebalance.loads, names),
         ]
@@ -139,10 +140,6 @@ def as_json(rebalance: Rebalance) -> dict[str, Any]:
             for move in rebalance.moves
         ],
     }
-
-
-def _catching_up(rate: int | None) -> list[str]:
-    return [f"new owners read up to {counted(rate, 'message')} a second to catch up"] if rate else []
 
 
 def _moves(moves: Sequence[QueueMove], names: MemberNames) -> list[str]:

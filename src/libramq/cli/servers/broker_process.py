@@ -18,8 +18,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.cli import running
 from libramq.cli.failure import EXIT_FAILED, failure_line
 from libramq.cli.servers.broker_children import READY, STOP_SECONDS
-from libramq.cli.servers.commands import broker_server
-from libramq.cli.servers.kafka import kafka_servers
+from libramq.cli.servers.commands import broker_server, kafka_servers
 from libramq.cli.servers.memory import calm_garbage_collector, keep_freed_memory
 from libramq.transport.admission import raise_limit
 

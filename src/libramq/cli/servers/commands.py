@@ -21,13 +21,12 @@ from libramq.broker.shell import BrokerServer
 from libramq.cli.options import Damaged, LogLevel, chosen_name_servers
 from libramq.cli.running import Service, StopSignal
 from libramq.cli.servers.broker_children import BrokerChildren
-from libramq.cli.servers.kafka import kafka_servers
 from libramq.cli.servers.layout import AUDIT_FILE, directories, kv_file
 from libramq.cli.servers.memory import calm_garbage_collector, keep_freed_memory
 from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
 from libramq.cli.servers.secure_directory import SecureDirectory
 from libramq.clock import SystemClock
-from libramq.errors import ConfigError, LibraError
+from libramq.errors import ConfigError, LibraError, needs_extra
 from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import UserInfo
 from libramq.formats.properties_file import parse_properties, read_properties, read_properties_files
@@ -113,17 +112,16 @@ async def up(
         damaged=damaged,
         credentials=credentials,
     )
+    kafka = [join_address(advertised, config.kafka_listen_port) for config in configs]
     children = BrokerChildren(configs[1:], log_level, keep_going=keep_going)
     lines = [
         *ports.remarks,
         *remarks,
         f"LibraMQ is up: name server {namesrv}, {_named_brokers(configs)}, data in {_absolute(data)}",
-        *_kafka_line(
-            [join_address(advertised, config.kafka_listen_port) for config in configs if kafka_port]
-        ),
+        *([f"Kafka's clients connect to {','.join(kafka)}"] if kafka_port else []),
         *_metrics_line(configs),
         *_access_lines(secured),
-        *_advice(_option(ports.nameserver, host, namesrv)),
+        *_examples(ports.nameserver, host, namesrv),
     ]
     first = broker_server(configs[0])
     services: list[Service] = [nameserver, first, children, *kafka_servers(first, configs[0])]
@@ -135,7 +133,10 @@ def _named_brokers(configs: Sequence[BrokerConfig]) -> str:
     return f"{'broker' if len(configs) == 1 else 'brokers'} {named}"
 
 
-def _advice(option: str) -> list[str]:
+def _examples(port: int, host: str, namesrv: str) -> list[str]:
+    """Return commands to try; some find the name server without -n."""
+    is_found = port == NAME_SERVER_PORT and host in ("127.0.0.1", "localhost")
+    option = "" if is_found else f" -n {namesrv}"
     return [
         f"Try:  libra send{option} -t Hello 'Hello, balance'",
         f"      libra tail{option} -t Hello --from earliest    (Ctrl-C here stops the servers)",
@@ -168,26 +169,14 @@ def _credentials(host: str, brokers: int, *, is_secure: bool) -> Credentials | N
     return Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
 
 
-def _option(port: int, host: str, namesrv: str) -> str:
-    """Return the option with which commands find the name server; "" where they find it without."""
-    return "" if port == NAME_SERVER_PORT and host in ("127.0.0.1", "localhost") else f" -n {namesrv}"
-
-
 def _metrics_line(configs: Sequence[BrokerConfig]) -> list[str]:
     places = [
-        f"{_scheme(config)}://{join_address(_LOOPBACK, config.metrics_port)}/metrics"
+        f"{'https' if config.tls.mode == 'enforcing' else 'http'}://"
+        f"{join_address(_LOOPBACK, config.metrics_port)}/metrics"
         for config in configs
         if config.metrics_exporter_type == "PROM"
     ]
     return [f"Metrics for Prometheus: {' '.join(places)}"] if places else []
-
-
-def _scheme(config: BrokerConfig) -> str:
-    return "https" if config.tls.mode == "enforcing" else "http"
-
-
-def _kafka_line(addresses: Sequence[str]) -> list[str]:
-    return [f"Kafka's clients connect to {','.join(addresses)}"] if addresses else []
 
 
 def _configs(
@@ -312,6 +301,17 @@ def broker_server(config: BrokerConfig) -> BrokerServer:
     if config.authentication_enabled:
         os.umask(stat.S_IRWXG | stat.S_IRWXO)
     return BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
+
+
+def kafka_servers(broker: BrokerServer, config: BrokerConfig) -> list[Service]:
+    """Return a broker's server for Kafka's clients, if there is one; ConfigError where it cannot be had."""
+    if not config.kafka_listen_port:
+        return []
+    if config.is_slave:
+        raise ConfigError("kafkaListenPort: a slave takes no messages; set it at its master only")
+    with needs_extra("kafkaListenPort", "kafka"):
+        from libramq.protocols.kafka.server import KafkaServer
+    return [KafkaServer(broker, config, LocalFileSystem())]
 
 
 async def _serve(

@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from libramq.errors import ConfigError
 from libramq.filter.sql import tree
-from libramq.filter.sql.parser import parse
-from libramq.filter.sql.tokens import SqlFault
+from libramq.filter.sql.parser import SqlFault, parse
 from libramq.filter.sql.values import READ, compare_doubles, compare_numbers, java_double
 
 #: ExpressionType.SQL92.

@@ -112,7 +112,8 @@ class Checkpoint:
 
     def positions(self) -> Positions | None:
         """Return where the last batch in the table ended; None before the first."""
-        done = _batches(self.directory / "commits")
+        commits = (self.directory / "commits").glob("*")
+        done = [int(path.name) for path in commits if path.name.isdecimal()]
         if not done:
             return None
         text = (self.directory / "offsets" / str(max(done))).read_text(encoding="utf-8")
@@ -124,9 +125,3 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         return found
-
-
-def _batches(directory: Path) -> list[int]:
-    if not directory.is_dir():
-        return []
-    return [int(path.name) for path in directory.iterdir() if path.name.isdecimal()]

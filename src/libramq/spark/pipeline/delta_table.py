@@ -115,7 +115,8 @@ class DeltaTable:
                 self._leave(files)
                 return 0
             try:
-                self._add_columns(table, schema)
+                if new := self._new_columns(table, schema):
+                    table.alter.add_columns(new)
                 table.create_write_transaction(
                     actions, "append", schema, self._partitioned_by, commit_properties=properties
                 )
@@ -148,10 +149,6 @@ class DeltaTable:
         if self._objects is None:
             for file in files:
                 (self._path / file.place).unlink()
-
-    def _add_columns(self, table: "Delta", schema: pa.Schema) -> None:
-        if new := self._new_columns(table, schema):
-            table.alter.add_columns(new)
 
     def _new_columns(self, table: "Delta", schema: pa.Schema) -> "list[Field]":
         """Return the columns that the table lacks, or of which it lacks fields; ConfigError if others differ.

@@ -288,13 +288,17 @@ def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
     if not hours:
         return []
     names = [name for name, _ in CAUSES]
+
+    def of_causes(row: Row) -> Iterable[tuple[int, float]]:
+        return enumerate(row[column] for _, column in CAUSES)
+
     return [
         section("What clients traced", "Each call of a listener with a message.", tiles(_trace_facts(hours))),
         section(
             "Redelivered messages",
             "Deliveries of messages that their group had been given before, each hour, by why they came "
             "again. Those of a rebalance began during it or soon after.",
-            svg.bars(*by_hour(hours, names, _of_causes), label="Redelivered messages each hour by cause")
+            svg.bars(*by_hour(hours, names, of_causes), label="Redelivered messages each hour by cause")
             if _sum(hours, "duplicates")
             else note("None."),
             *([svg.legend(names)] if _sum(hours, "duplicates") else []),
@@ -322,10 +326,6 @@ def _trace_facts(hours: Sequence[Row]) -> list[tuple[str, str]]:
         (f"{_sum(hours, 'by_retry'):,}", "because they had failed"),
         (f"{_sum(hours, 'succeeded_twice'):,}", "succeeded twice"),
     ]
-
-
-def _of_causes(row: Row) -> Iterable[tuple[int, float]]:
-    return enumerate(row[column] for _, column in CAUSES)
 
 
 def _late(hours: Sequence[Row]) -> Markup:

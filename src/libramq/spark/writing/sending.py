@@ -123,7 +123,7 @@ def messages_of(
     nothing = repeat(None)
     topics = nothing if options.topic is not None else columns["topic"]
     rows = zip(
-        _bodies(batch.column("body")),
+        batch.column("body").cast(pa.binary()).to_pylist(),
         topics,
         columns.get("key", nothing),
         columns.get("tag", nothing),
@@ -147,7 +147,3 @@ def messages_of(
             delay_level=level or 0,
         )
         yield message, row_id or derived, by_hash(keys) if options.by_key and keys else None
-
-
-def _bodies(column: pa.Array) -> Iterable[bytes | None]:
-    return column.cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
