@@ -35,26 +35,26 @@ def test_a_thousand_waiting_messages_are_allowed_and_one_more_is_not():
     """The limit itself is allowed."""
     limits = pull_limits(settings(), 1)
     queue = queue_with([message(offset) for offset in range(1000)])
-    assert limits.exceeded_by(queue) is None
+    assert not limits.are_exceeded_by(queue)
     queue.put([message(1000)])
-    assert "1001 messages" in (limits.exceeded_by(queue) or "")
+    assert limits.are_exceeded_by(queue)
 
 
 def test_sizes_are_compared_in_whole_mebibytes():
     """Upstream divides and compares: 1 MiB more, less one byte, is still allowed."""
     limits = pull_limits(settings(pull_threshold_mib_for_queue=1), 1)
     queue = queue_with([message(0, body=bytes(2 * 1024 * 1024 - 1))])
-    assert limits.exceeded_by(queue) is None
+    assert not limits.are_exceeded_by(queue)
     queue.put([message(1)])
-    assert "2 MiB" in (limits.exceeded_by(queue) or "")
+    assert limits.are_exceeded_by(queue)
 
 
 def test_a_wide_span_of_offsets_pauses_pulling():
     """A span of 2000 is allowed, one of 2001 is not."""
     limits = pull_limits(settings(), 1)
-    assert limits.exceeded_by(queue_with([message(0), message(2000)])) is None
-    assert "span 2001" in (limits.exceeded_by(queue_with([message(0), message(2001)])) or "")
-    assert limits.exceeded_by(queue_with([])) is None
+    assert not limits.are_exceeded_by(queue_with([message(0), message(2000)]))
+    assert limits.are_exceeded_by(queue_with([message(0), message(2001)]))
+    assert not limits.are_exceeded_by(queue_with([]))
 
 
 def test_a_topics_threshold_is_shared_by_its_queues():

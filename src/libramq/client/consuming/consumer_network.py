@@ -407,7 +407,7 @@ class ConsumerNetwork:
     # Effects.
 
     def _perform(self, effects: Effects) -> None:
-        """Settle an event, and perform its effects."""
+        """Settle an event, perform its effects, and set the timer to the core's next due time."""
         found = list(effects)
         try:
             found = self.core.settled(found, self._clock.monotonic_ms())
@@ -418,19 +418,6 @@ class ConsumerNetwork:
                 self._performers[type(effect)](effect)
             except Exception as error:  # A failed effect must not prevent the others.
                 self._failed(f"the effect {type(effect).__name__} failed", error)
-        self._arm()
-
-    def _read_offset(self, effect: fx.ReadOffset) -> None:
-        stored = self._stored_offsets.read(effect.queue)
-        self._perform(effect.done(stored, self._clock.monotonic_ms()))
-
-    @property
-    def _stored_offsets(self) -> LocalOffsetStore:
-        assert self._local_offsets is not None, "a broadcasting consumer has a local offset store"
-        return self._local_offsets
-
-    def _arm(self) -> None:
-        """Set the timer to the core's next due time."""
         due_ms = self.core.next_due_ms
         if due_ms is None or not self._is_running:
             return
@@ -440,6 +427,15 @@ class ConsumerNetwork:
             self._timer.cancel()
         self._timer_due_ms = due_ms
         self._timer = self._timers.after(max(0, due_ms - self._clock.monotonic_ms()), self._tick)
+
+    def _read_offset(self, effect: fx.ReadOffset) -> None:
+        stored = self._stored_offsets.read(effect.queue)
+        self._perform(effect.done(stored, self._clock.monotonic_ms()))
+
+    @property
+    def _stored_offsets(self) -> LocalOffsetStore:
+        assert self._local_offsets is not None, "a broadcasting consumer has a local offset store"
+        return self._local_offsets
 
     def ask(self, ask: fx.Ask[Any]) -> None:
         """Make a request; its result or error goes to the part of the core that asked."""

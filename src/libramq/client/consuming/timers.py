@@ -20,14 +20,9 @@ class Timers:
 
     def __init__(self, failed: Callable[[str, Exception], None]) -> None:
         self._failed = failed
-        self._deadlines = Deadlines()
+        self.deadlines = Deadlines()
         self._effects: list[Any] = []
-        self.clear = self._deadlines.clear
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `run` has something to do."""
-        return self._deadlines.next_due_ms
+        self.clear = self.deadlines.clear
 
     def new(self, action: TimerAction) -> Deadline:
         """Return a timer that is not set yet."""
@@ -39,7 +34,7 @@ class Timers:
                 self._failed(f"{_name(action)} could not be done, and is done again", error)
                 deadline.by(now_ms + FAILED_AGAIN_MS)
 
-        deadline = self._deadlines.new(act)
+        deadline = self.deadlines.new(act)
         return deadline
 
     def at(self, due_ms: MonotonicMs, action: TimerAction) -> None:
@@ -48,7 +43,7 @@ class Timers:
 
     def run(self, now_ms: MonotonicMs) -> list[Any]:
         """Do everything that is due; return the effects."""
-        self._deadlines.run(now_ms)
+        self.deadlines.run(now_ms)
         effects, self._effects = self._effects, []
         return effects
 

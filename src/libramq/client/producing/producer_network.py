@@ -7,6 +7,7 @@ Upstream: impl/MQClientInstance.java, DefaultMQProducerImpl.java.
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar, Unpack
 
@@ -57,21 +58,18 @@ T = TypeVar("T")
 TIMEOUT_SPREAD: Final = 0.1
 
 
+@dataclass(slots=True)
 class _Gathered:
     """Messages of a topic that travel together, within the shortest of their timeouts."""
 
-    __slots__ = ("_first_timeout_ms", "_tolerance_ms", "info", "sends", "timeout_ms")
-
-    def __init__(self, info: TopicPublishInfo, timeout_ms: int) -> None:
-        self.info = info
-        self.sends: list[tuple[Message, Sent]] = []
-        self.timeout_ms = timeout_ms
-        self._first_timeout_ms = timeout_ms
-        self._tolerance_ms = int(timeout_ms * TIMEOUT_SPREAD)
+    info: TopicPublishInfo
+    first_timeout_ms: int
+    timeout_ms: int
+    sends: list[tuple[Message, Sent]]
 
     def takes(self, timeout_ms: int) -> bool:
         """Return whether a message with this timeout may travel with those that are here."""
-        return abs(timeout_ms - self._first_timeout_ms) <= self._tolerance_ms
+        return abs(timeout_ms - self.first_timeout_ms) <= self.first_timeout_ms * TIMEOUT_SPREAD
 
 
 class GatheredSends:
@@ -108,7 +106,7 @@ class GatheredSends:
             if gathered.takes(timeout_ms):
                 break
         else:
-            gathered = _Gathered(info, timeout_ms)
+            gathered = _Gathered(info, timeout_ms, timeout_ms, [])
             of_topic.append(gathered)
         gathered.sends.append((message, sent))
         gathered.timeout_ms = min(gathered.timeout_ms, timeout_ms)

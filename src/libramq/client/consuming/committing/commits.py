@@ -9,6 +9,7 @@ Upstream: RemoteBrokerOffsetStore.java, ControllableOffset.java, LocalFileOffset
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from libramq.client.consuming import effects as fx
@@ -144,7 +145,7 @@ class Commits:
         self._table = table
         self._lease = table.lease
         self._known_brokers = known_brokers
-        self._firsts = FirstCommits()
+        self.firsts = FirstCommits()
         #: Why the last commit of a queue failed.
         self._failures: dict[MessageQueue, str] = {}
         #: What takes results: the queue's part, and that of the program's own commits.
@@ -171,7 +172,7 @@ class Commits:
                 continue
             if not owned.may_commit or self._must_wait(owned):
                 continue
-            self._firsts.sent(queue)
+            self.firsts.sent(queue)
             owned.commit_awaited = True
             found.append(self._ask(address, SentCommit(owned, offset, owned.claim.opened)))
         return found
@@ -206,10 +207,6 @@ class Commits:
         owned.last_commits += owned.commit_awaited
         return last if owned.commit_awaited else None
 
-    def known(self, queue: MessageQueue) -> None:
-        """Note a committed offset that the broker reported."""
-        self._firsts.known(queue)
-
     def answered(self, commit: SentCommit, *, ok: bool) -> bool:
         """Handle the result of a commit; return whether other commits have waited for it."""
         owned = commit.owned
@@ -217,7 +214,7 @@ class Commits:
             owned.commit_awaited = False
             if ok:
                 self._offsets.persisted(owned.queue, commit.offset)
-        return self._firsts.answered(owned.queue, ok=ok)
+        return self.firsts.answered(owned.queue, ok=ok)
 
     def _note_finished(self, queues: Iterable[OwnedQueue]) -> None:
         """Note how far the program is, also amid the messages of one pull."""
@@ -228,7 +225,11 @@ class Commits:
 
     def _must_wait(self, owned: OwnedQueue) -> bool:
         # Our brokers, which open queues, have no such race.
-        return owned.claim.opened is None and self._firsts.must_wait(owned.queue)
+        return owned.claim.opened is None and self.firsts.must_wait(owned.queue)
+
+
+#: By which brokers and topics are known.
+_key: Final[Callable[[MessageQueue], tuple[str, str]]] = attrgetter("broker_name", "topic")
 
 
 class FirstCommits:
@@ -264,7 +265,3 @@ class FirstCommits:
             return False
         del self._awaited[key]
         return True
-
-
-def _key(queue: MessageQueue) -> tuple[str, str]:
-    return queue.broker_name, queue.topic

@@ -141,7 +141,7 @@ class FetchedBatch(Delivery):
         self.started = True
         self.taken = min(first + count_max, len(self.messages))
         now_ms = owned.lease.monotonic_ms()
-        if owned.state is not QueueState.READING or self.is_dropped or not owned.lease.holds_at(now_ms):
+        if owned.state is not QueueState.READING or self.is_dropped or now_ms >= owned.lease.until_ms:
             self.taken = first
             return ()
         self.began_ms = now_ms
@@ -158,7 +158,7 @@ class FetchedBatch(Delivery):
         owned = self.owned
         self.taken = first + 1
         now_ms = owned.lease.monotonic_ms()
-        if owned.state is not QueueState.READING or self.is_dropped or not owned.lease.holds_at(now_ms):
+        if owned.state is not QueueState.READING or self.is_dropped or now_ms >= owned.lease.until_ms:
             self.taken = first
             return None
         self.began_ms = now_ms

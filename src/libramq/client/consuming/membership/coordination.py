@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.life import Troubles
 from libramq.client.consuming.membership.membership import CoordinatorAnswer, CoordinatorRequest, Membership
@@ -27,7 +27,6 @@ from libramq.client.consuming.ownership.locks import Locks
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pulling.pulling import Duplicates
 from libramq.client.consuming.queues.owned_queue import FOREVER, Delivery, QueueState
-from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.clock import MonotonicMs
 from libramq.errors import (
     HandlerTooSlow,
@@ -59,49 +58,16 @@ CHECKS: Final = 10
 CHECK_MS_MAX: Final = 5_000
 
 
-class Overdue:
-    """The handlers that have run longer than allowed (max_processing_ms).
+class MemberCoordination:
+    """A member's part in coordination.
+
+    Of handlers that run longer than allowed (max_processing_ms):
 
         overdue ─► the coordinator hears of it ─┬► others get our queues: the message is sent back from them
                                                 └► there are no others: a success counts, however late
 
     Kafka's client leaves its group for the same reason (max.poll.interval.ms).
     """
-
-    def __init__(self, settings: ConsumerSettings, timer: Deadline, table: QueueTable) -> None:
-        """timer: of the next check."""
-        self._max_ms = settings.max_processing_ms
-        self._timer = timer
-        self._table = table
-        self.deliveries: set[Delivery] = set()
-
-    def watch(self, now_ms: MonotonicMs) -> None:
-        """Set the next check."""
-        self._timer.at(now_ms + min(self._max_ms // CHECKS, CHECK_MS_MAX))
-
-    def look(self, now_ms: MonotonicMs) -> list[Delivery]:
-        """Find the overdue handlers; return those whose queues are about to be granted to others."""
-        late = [
-            delivery
-            for owned in self._table.each()
-            for delivery in owned.work.deliveries
-            if delivery.is_under_way and now_ms - delivery.began_ms > self._max_ms
-        ]
-        self.deliveries.update(late)
-        return [each for each in late if _is_revoked(each)]
-
-    def ended(self, deliveries: Iterable[Delivery]) -> None:
-        """Note that handlers have returned."""
-        self.deliveries.difference_update(deliveries)
-
-
-def _is_revoked(delivery: Delivery) -> bool:
-    owned = delivery.owned
-    return owned.is_revoked_by_coordinator and owned.state is QueueState.DRAINING
-
-
-class MemberCoordination:
-    """A member's part in coordination."""
 
     def __init__(
         self,
@@ -133,7 +99,8 @@ class MemberCoordination:
         self._release_due = own.timers.new(lambda _: [])  # `requests` is called after every event.
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._is_leave_sent = False
-        self._overdue = Overdue(own.settings, own.timers.new(self._check_handlers), own.table)
+        self._overdue: set[Delivery] = set()
+        self._overdue_check = own.timers.new(self._check_handlers)
         #: Whether the last release reported a slow handler; each poll repeats it.
         self._is_slow_sent = False
         self._released = own.released
@@ -166,10 +133,10 @@ class MemberCoordination:
         if not self._is_offered:
             withdrawal = self._withdraw(now_ms) if was_offered else []
             return withdrawal + self._known_brokers.allocating_changed()
-        if not self._overdue.deliveries:
+        if not self._overdue:
             self._membership.begin()
             if not was_offered:
-                self._overdue.watch(now_ms)
+                self._watch_handlers(now_ms)
         return self._known_brokers.allocating_changed()
 
     def _withdraw(self, now_ms: MonotonicMs) -> Effects:
@@ -197,7 +164,7 @@ class MemberCoordination:
     @property
     def _is_slow(self) -> bool:
         """Return whether others are to have our queues while a handler runs."""
-        return bool(self._overdue.deliveries) and self._mode == MODE_EPOCHS
+        return bool(self._overdue) and self._mode == MODE_EPOCHS
 
     def rearm(self, now_ms: MonotonicMs) -> None:
         """Set the timers again after all were cleared."""
@@ -222,7 +189,7 @@ class MemberCoordination:
 
     def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> Effects:
         known = self._membership.end()
-        self._lease.lift()
+        self._lease.until_ms = FOREVER
         if known is None:
             return []
         coordinator, member = known
@@ -322,7 +289,7 @@ class MemberCoordination:
         is_ours = self._mode == assignment.mode == MODE_EPOCHS
         if not is_ours or until_ms <= max(now_ms, self._lease.until_ms):
             return []
-        held = self._lease.holds_at(now_ms)
+        held = now_ms < self._lease.until_ms
         found = self._renew(request.requested_ms, now_ms)
         return found if held else [*found, *self._go_on(now_ms)]
 
@@ -344,19 +311,19 @@ class MemberCoordination:
     def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> Effects:
         if answer is None:
             return []
-        held = self._lease.holds_at(now_ms)
+        held = now_ms < self._lease.until_ms
         found: Effects = []
         assignment = answer.assignment
         if assignment is None:
             if held and self._membership.is_on:
                 return []  # We rejoin with the queues that we hold.
-            return self._lose_all(now_ms)
+            return self._own.handle_each(ev.TakenByOther(), now_ms)
         if assignment.warning:
             self._troubles.begin("subscriptions", SubscriptionsDiffer(assignment.warning))
         elif self._troubles.over("subscriptions"):
             log.info("all members have the same subscription again", group=self._settings.group)
         if assignment.mode == MODE_CLIENT:
-            self._lease.lift()
+            self._lease.until_ms = FOREVER
             if self._mode != MODE_CLIENT:
                 self._mode = MODE_CLIENT
                 found = self._allocate_ourselves(now_ms)
@@ -365,27 +332,24 @@ class MemberCoordination:
         return found if held else [*found, *self._go_on(now_ms)]
 
     def _renew(self, requested_ms: MonotonicMs, now_ms: MonotonicMs) -> Effects:
-        self._lease.renew(requested_ms + self._settings.session_ms)
-        self._watch_lease()
+        self._lease.until_ms = requested_ms + self._settings.session_ms
+        if self._lease_due.due_ms is None:
+            self._lease_due.at(self._lease.until_ms)
         # An answer that lay in a socket while the process was stopped renews nothing.
-        is_over = self._lease.holds_at(now_ms) and self._troubles.over("lease")
+        is_over = now_ms < self._lease.until_ms and self._troubles.over("lease")
         return self._known_brokers.lease_changed(ended=False) if is_over else []
 
     def _go_on(self, now_ms: MonotonicMs) -> Effects:
         """Continue what waited for our lease."""
         return self._own.handle_each(ev.Continued(), now_ms) + self._own.let_commit(now_ms)
 
-    def _watch_lease(self) -> None:
-        if self._lease_due.due_ms is None:
-            self._lease_due.at(self._lease.until_ms)
-
     def _check_lease(self, now_ms: MonotonicMs) -> Effects:
         """Report that our lease has ended: nothing is handled until the coordinator answers."""
         is_explained = any(self._troubles.present.values()) or not self._membership.is_on
         if self._lease.until_ms == FOREVER or self._mode != MODE_EPOCHS or self._own.closing or is_explained:
             return []
-        if self._lease.holds_at(now_ms):
-            self._watch_lease()
+        if now_ms < self._lease.until_ms:
+            self._lease_due.at(self._lease.until_ms)
             return []
         coordinator, session_ms = self._membership.coordinator, self._settings.session_ms
         error = RequestTimeout(
@@ -428,27 +392,33 @@ class MemberCoordination:
         steps = self._own.handle_each(ev.ClaimsDropped(), now_ms)
         return steps + self._own.handle_each(ev.Continued(), now_ms) + self._rebalancing.begin(now_ms)
 
-    def _lose_all(self, now_ms: MonotonicMs) -> Effects:
-        return self._own.handle_each(ev.TakenByOther(), now_ms)
-
     # Handlers that run too long.
+
+    def _watch_handlers(self, now_ms: MonotonicMs) -> None:
+        self._overdue_check.at(now_ms + min(self._settings.max_processing_ms // CHECKS, CHECK_MS_MAX))
 
     def _check_handlers(self, now_ms: MonotonicMs) -> Effects:
         """Have others get our queues when a handler exceeds its time; we get some again when it is done."""
-        self._overdue.watch(now_ms)
+        self._watch_handlers(now_ms)
         if self._mode != MODE_EPOCHS or self._own.closing or not self._membership.is_on:
             return []
         steps = self._look_for_overdue(now_ms)
-        if not self._overdue.deliveries or self._membership.coordinator_knows_slow:
+        if not self._overdue or self._membership.coordinator_knows_slow:
             return steps
-        return self._lose_all(now_ms) + self._leave("processing_timeout")
+        return self._own.handle_each(ev.TakenByOther(), now_ms) + self._leave("processing_timeout")
 
     def _look_for_overdue(self, now_ms: MonotonicMs) -> Effects:
         """Find overdue handlers; those whose queues are about to be granted to others are abandoned."""
-        was_slow = bool(self._overdue.deliveries)
-        revoked = self._overdue.look(now_ms)
-        if self._overdue.deliveries and not was_slow:
-            limit = f"max_processing_ms={self._settings.max_processing_ms}"
+        was_slow, max_ms = bool(self._overdue), self._settings.max_processing_ms
+        late = [
+            delivery
+            for owned in self._table.each()
+            for delivery in owned.work.deliveries
+            if delivery.is_under_way and now_ms - delivery.began_ms > max_ms
+        ]
+        self._overdue.update(late)
+        if self._overdue and not was_slow:
+            limit = f"max_processing_ms={max_ms}"
             group = self._settings.group
             program = "Consumer" if self._settings.fetches else "PushConsumer"
             log.warning(
@@ -462,14 +432,19 @@ class MemberCoordination:
                 f"one until it is done, and its messages with an attempt counted"
             )
             self._troubles.begin("handler", error)
+        revoked = [
+            delivery
+            for delivery in late
+            if delivery.owned.is_revoked_by_coordinator and delivery.owned.state is QueueState.DRAINING
+        ]
         return self.overrun(revoked, now_ms) if revoked and not self._settings.fetches else []
 
     def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> Effects:
         """Note that handlers have returned."""
-        if not self._overdue.deliveries:
+        if not self._overdue:
             return []
-        self._overdue.ended(deliveries)
-        if self._overdue.deliveries:
+        self._overdue.difference_update(deliveries)
+        if self._overdue:
             return []
         self._troubles.over("handler")
         return self.look(now_ms)

@@ -127,7 +127,6 @@ class Membership:
         self._brokers = brokers
         self._step = Step.OFF
         self._is_asking = False
-        self._requested_ms = MonotonicMs(0)
         self._round_trip_ms = self._timeouts = 0
         self._number = 0
         self._failures = 0
@@ -198,12 +197,14 @@ class Membership:
             ask = self._join(CoordinatorRequest(self.coordinator, number, now_ms), held())
         else:
             body = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving, slow=slow)
-            member, hold_ms = self.member, self._hold_ms
-            request = CoordinatorRequest(self.coordinator, number, now_ms, member, hold_ms, duplicates)
+            session_ms = self._settings.session_ms
+            # The next poll's answer is to arrive before our lease ends.
+            spare_ms = session_ms // 2 - session_ms // 12 - self._round_trip_ms
+            hold_ms = min(session_ms // POLLS_PER_SESSION, max(0, spare_ms))
+            request = CoordinatorRequest(self.coordinator, number, now_ms, self.member, hold_ms, duplicates)
             ask = self._poll(request, body)
         self._number += 1
-        self._is_asking, self._requested_ms = True, now_ms
-        self._look_due_ms = None
+        self._is_asking, self._look_due_ms = True, None
         if self._step is not Step.FIND and self._failures:
             self._look_later(now_ms)
         return ask
@@ -271,13 +272,6 @@ class Membership:
         self._look_due_ms = now_ms + LOOK_MS
         self._look_timer.at(self._look_due_ms)
 
-    @property
-    def _hold_ms(self) -> int:
-        """Return how long a poll may be held: the next one's answer is to arrive before our lease ends."""
-        session_ms = self._settings.session_ms
-        spare_ms = session_ms // 2 - session_ms // 12 - self._round_trip_ms
-        return min(session_ms // POLLS_PER_SESSION, max(0, spare_ms))
-
     def _patient(self, timeout_ms: int) -> int:
         """Return a timeout, longer once requests to every broker timed out: the round trip may be as long."""
         longer_ms = timeout_ms << min(self._timeouts // max(1, len(self._brokers())), 8)
@@ -292,10 +286,8 @@ class Membership:
         is_beside = self._step is not Step.FIND
         if is_beside and (isinstance(outcome, LibraError) or outcome in ("", self.coordinator)):
             return  # What the silent coordinator was asked goes on.
-        if not self._is_awaited(request.number):
+        if not self._takes(request, None if is_beside else outcome, now_ms):
             return
-        if not is_beside:
-            self._measure(outcome, now_ms)
         if isinstance(outcome, LibraError) or not outcome:
             self._look_again(now_ms, outcome)
             return
@@ -306,9 +298,8 @@ class Membership:
         self, request: CoordinatorRequest, outcome: Joined | LibraError, now_ms: MonotonicMs
     ) -> CoordinatorAnswer | None:
         """Handle the coordinator's answer to a join."""
-        if not self._is_awaited(request.number):
+        if not self._takes(request, outcome, now_ms):
             return None
-        self._measure(outcome, now_ms)
         if isinstance(outcome, Fenced):
             return self._replaced(request.requested_ms, outcome, now_ms)
         if isinstance(outcome, LibraError):
@@ -321,9 +312,8 @@ class Membership:
         self, request: CoordinatorRequest, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> CoordinatorAnswer | None:
         """Handle the coordinator's answer to a poll."""
-        if not self._is_awaited(request.number):
+        if not self._takes(request, outcome, now_ms):
             return None
-        self._measure(outcome, now_ms, request.hold_ms)
         if isinstance(outcome, UnknownMember):
             self._step, self._last, self._failures = Step.JOIN, None, 0
             return CoordinatorAnswer(request.requested_ms, None)
@@ -352,23 +342,24 @@ class Membership:
         if self._look_due_ms is not None and self._look_due_ms > now_ms:
             self._look_timer.at(self._look_due_ms)
 
-    def _is_awaited(self, number: int) -> bool:
-        is_awaited = self._is_asking and number == self._number
-        if is_awaited:
-            self._is_asking = False
-        return is_awaited
+    def _takes(self, request: CoordinatorRequest, outcome: object, now_ms: MonotonicMs) -> bool:
+        """Return whether an answer is awaited; measure the round trip by it, unless the outcome is None.
 
-    def _measure(self, outcome: object, now_ms: MonotonicMs, hold_ms: int = 0) -> None:
-        """Measure the round trip; an answer before hold_ms is over was held for an unknown time."""
-        took_ms = now_ms - self._requested_ms
+        An answer before hold_ms is over was held for an unknown time.
+        """
+        if not self._is_asking or request.number != self._number:
+            return False
+        self._is_asking = False
+        took_ms = now_ms - request.requested_ms
         if isinstance(outcome, RequestTimeout):
             self._timeouts += 1
-        elif not isinstance(outcome, LibraError):
+        elif outcome is not None and not isinstance(outcome, LibraError):
             self._timeouts = 0
-            if took_ms >= hold_ms:
-                self._round_trip_ms = took_ms - hold_ms
+            if took_ms >= request.hold_ms:
+                self._round_trip_ms = took_ms - request.hold_ms
             else:
                 self._round_trip_ms = min(self._round_trip_ms, took_ms)
+        return True
 
     def _answered(self, requested_ms: MonotonicMs, assignment: GroupAssignment) -> CoordinatorAnswer:
         self._step, self._last, self._failures = Step.POLL, assignment, 0

@@ -48,11 +48,8 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
         owned.claim = QueueClaim(event.claim)
         if event.opened is not None:
             owned.state = QueueState.OPENING
-            owned.claim.accept(event.claim, event.opened.topic_start)
-            _note_attempts(owned, event.opened)
-            return own.announce(owned) + begin_at_committed(
-                own, owned, _committed_offset(own, event.opened, owned), now_ms
-            )
+            steps = own.announce(owned)
+            return steps + _begin_opened(own, owned, event.claim, event.opened, now_ms)
     if own.uses_locks:
         return _lock(own, owned)
     steps = own.announce(owned)
@@ -80,9 +77,7 @@ def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: Mon
 
 def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
     """Begin a queue at the offset that its fence returned."""
-    owned.claim.accept(event.claim, event.answer.topic_start)
-    _note_attempts(owned, event.answer)
-    return begin_at_committed(own, owned, _committed_offset(own, event.answer, owned), now_ms)
+    return _begin_opened(own, owned, event.claim, event.answer, now_ms)
 
 
 def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
@@ -159,14 +154,15 @@ def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now
     return []
 
 
-def _committed_offset(own: Ownership, opened: Opened, owned: OwnedQueue) -> int | None:
-    """Return the committed offset; a young queue's 0 only if it is unknown since when its topic is read."""
-    return None if opened.is_initial and own.since_ms.get(owned.queue.topic) else opened.offset
-
-
-def _note_attempts(owned: OwnedQueue, opened: Opened) -> None:
+def _begin_opened(
+    own: Ownership, owned: OwnedQueue, claim: Claim, opened: Opened, now_ms: MonotonicMs
+) -> Effects:
+    owned.claim.accept(claim, opened.topic_start)
     if opened.attempts and opened.offset is not None:
         owned.former_attempts = Attempts(opened.offset, opened.attempts)
+    # A young queue's 0 counts only if it is unknown since when its topic is read.
+    is_sought = opened.is_initial and own.since_ms.get(owned.queue.topic)
+    return begin_at_committed(own, owned, None if is_sought else opened.offset, now_ms)
 
 
 def _lock(own: Ownership, owned: OwnedQueue) -> Effects:
@@ -219,7 +215,8 @@ class Claims:
         owned = self._own.table.get(queue)
         if owned is None:
             if opened is not None:
-                self._accepted(queue)
+                self._fenced.pop(queue, None)
+                self._refused.pop(queue, None)
             return self._own.take(queue, now_ms, delay_ms=0, claim=claim, opened=opened)
         return self._own.handle(owned, ev.Granted(claim), now_ms)
 
@@ -236,12 +233,9 @@ class Claims:
             return self._own.handle(owned, ev.OpenFenced(), now_ms)
         if isinstance(outcome, LibraError):
             return self._not_opened(owned, claim, outcome, now_ms)
-        self._accepted(owned.queue)
+        self._fenced.pop(owned.queue, None)
+        self._refused.pop(owned.queue, None)
         return self._own.handle(owned, ev.Opened(claim, outcome), now_ms)
-
-    def _accepted(self, queue: MessageQueue) -> None:
-        self._fenced.pop(queue, None)
-        self._refused.pop(queue, None)
 
     def _not_opened(self, owned: OwnedQueue, claim: Claim, error: LibraError, now_ms: MonotonicMs) -> Effects:
         if not isinstance(error, NotYetGranted):

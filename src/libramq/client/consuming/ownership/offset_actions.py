@@ -131,7 +131,7 @@ def begin_at_committed(
         if committed is not None:
             own.offsets.loaded(queue, committed)
         if committed:  # Brokers also answer 0 for a new queue without an offset.
-            own.commits.known(queue)
+            own.commits.firsts.known(queue)
         own.read(owned)
         return own.pulling.start(owned, start, now_ms, was_committed=committed is not None)
     address = own.master(owned)

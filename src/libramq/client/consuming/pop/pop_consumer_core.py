@@ -193,7 +193,7 @@ class PopConsumerCore:
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """Return when `tick` has to be called."""
-        return self._timers.next_due_ms
+        return self._timers.deadlines.next_due_ms
 
     @property
     def begins_handlers(self) -> bool:

@@ -187,16 +187,12 @@ class PullLimits:
     mib_max: int
     span_max: int
 
-    def exceeded_by(self, held: HeldMessages) -> str | None:
-        """Return the limit that a queue's messages exceed; None if it may be pulled."""
-        if len(held) > self.count_max:
-            return f"{len(held)} messages wait, over {self.count_max}"
-        if held.size // _MIB > self.mib_max:
-            return f"{held.size // _MIB} MiB wait, over {self.mib_max}"
-        # Few messages cannot have a wide span; computing it costs a look at all of them.
-        if held and held.span > self.span_max:
-            return f"the offsets that wait span {held.span}, over {self.span_max}"
-        return None
+    def are_exceeded_by(self, held: HeldMessages) -> bool:
+        """Return whether a queue's messages exceed one, so that it is not pulled now."""
+        count = len(held)
+        if count > self.count_max or held.size // _MIB > self.mib_max:
+            return True
+        return count > 0 and held.span > self.span_max
 
 
 def pull_limits(settings: ConsumerSettings, owned_of_topic: int, owned: int = 0) -> PullLimits:
@@ -437,8 +433,13 @@ class Pulling:
         if cursor.is_under_way or owned.state is not QueueState.READING:
             return []
         cursor.last_ms = now_ms
-        limits = self._limits_of(queue.topic)
-        cursor.is_throttled = limits.exceeded_by(owned.held) is not None
+        limits, settings = self._limits.get(queue.topic), self._settings
+        if limits is None:  # Nobody counts queues for limits that are not set.
+            topic_limits = settings.pull_threshold_for_topic, settings.pull_threshold_mib_for_topic
+            owned_of_topic = len(self._table.of_topic(queue.topic)) if topic_limits != (-1, -1) else 0
+            of_all = len(self._table) if settings.pull_threshold_for_all != -1 else 0
+            limits = self._limits[queue.topic] = pull_limits(settings, owned_of_topic, of_all)
+        cursor.is_throttled = limits.are_exceeded_by(owned.held)
         if cursor.is_throttled:
             self._later(owned, now_ms, THROTTLED_MS)
             return []
@@ -448,14 +449,14 @@ class Pulling:
             self._later(owned, now_ms, BROKER_MISSING_MS)
             return self._known_brokers.look_soon(now_ms)
         cursor.is_under_way, cursor.has_failed = True, False
-        count_max = min(self._settings.pull_batch_size, limits.count_max)  # So twice that waits, at most.
+        count_max = min(settings.pull_batch_size, limits.count_max)  # So twice that waits, at most.
         if cursor.catch_up is not None:
             count_max = min(count_max, cursor.catch_up.portion)
         takes_batches = cursor.catch_up is None  # A portion is counted in messages.
         claim, number = owned.claim.opened, cursor.number
         pull = Pull(queue, cursor.next_offset, claim, number, self._as_records, cursor.accepts_damaged)
         call = pull.call(
-            self._settings,
+            settings,
             self._subscriptions[queue.topic],
             count_max=count_max,
             topic_start=owned.claim.topic_start,
@@ -532,14 +533,3 @@ class Pulling:
             for message in messages:
                 message.topic = message.properties.get(names.RETRY_TOPIC, topic)
         return messages
-
-    def _limits_of(self, topic: str) -> PullLimits:
-        limits = self._limits.get(topic)
-        if limits is None:
-            settings = self._settings
-            topic_limits = settings.pull_threshold_for_topic, settings.pull_threshold_mib_for_topic
-            # Nobody counts queues for limits that are not set.
-            owned_of_topic = len(self._table.of_topic(topic)) if topic_limits != (-1, -1) else 0
-            owned = len(self._table) if settings.pull_threshold_for_all != -1 else 0
-            limits = self._limits[topic] = pull_limits(settings, owned_of_topic, owned)
-        return limits

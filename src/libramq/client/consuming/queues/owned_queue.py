@@ -35,28 +35,12 @@ class Lease:
 
     def __init__(self, monotonic_ms: Callable[[], MonotonicMs]) -> None:
         self.monotonic_ms = monotonic_ms
-        self._until_ms = FOREVER
-
-    @property
-    def until_ms(self) -> MonotonicMs:
-        """Return when it ends."""
-        return self._until_ms
+        #: When it ends: FOREVER where no coordinator decides about our queues.
+        self.until_ms = FOREVER
 
     def holds(self) -> bool:
         """Return whether handlers may begin and offsets be committed."""
-        return self.holds_at(self.monotonic_ms())
-
-    def holds_at(self, now_ms: MonotonicMs) -> bool:
-        """Return whether the lease holds at a time that was just read."""
-        return now_ms < self._until_ms
-
-    def renew(self, until_ms: MonotonicMs) -> None:
-        """Extend the lease after an answer of the coordinator."""
-        self._until_ms = until_ms
-
-    def lift(self) -> None:
-        """Remove the end: no coordinator decides about our queues."""
-        self._until_ms = FOREVER
+        return self.monotonic_ms() < self.until_ms
 
 
 class QueueState(Enum):
@@ -362,7 +346,7 @@ class Delivery:
         owned = self.owned
         self.began_ms = owned.lease.monotonic_ms()
         self.started = True
-        return owned.state is QueueState.READING and owned.lease.holds_at(self.began_ms)
+        return owned.state is QueueState.READING and self.began_ms < owned.lease.until_ms
 
     @property
     def is_under_way(self) -> bool:
