@@ -136,7 +136,7 @@ class Deadlines:
         deadline.at(due_ms)
         return deadline
 
-    def run(self, now_ms: MonotonicMs, is_over: Callable[[], bool] = lambda: False) -> None:
+    def run(self, now_ms: MonotonicMs, is_over: Callable[[], bool] | None = None) -> None:
         """Run the actions that are due until the turn's time is over, one at least; the others stay due.
 
         A failing one is logged and does not stop the others.
@@ -150,7 +150,7 @@ class Deadlines:
                 deadline._act(now_ms)
             except Exception:
                 log.exception("a timer's callback failed")
-            if is_over():
+            if is_over is not None and is_over():
                 break
 
     def clear(self) -> None:

@@ -146,7 +146,8 @@ class Coordination:
         self._perform(self.coordinator.grants_for(view.own_name))
         for topic in self.coordinator.topics():
             self.topic_changed(topic)
-        self._await_due()
+        if self._unreported:
+            self._deadline.by(self._unreported_until_ms)
 
     # The groups' coordinators.
 
@@ -294,15 +295,8 @@ class Coordination:
                     self.stock_changed(group, ())
             self._perform(self.coordinator.tick(now_ms))
         finally:
-            self._await_due()
-
-    def _await_due(self) -> None:
-        """Set the deadline to what is due next."""
-        due_ms = self.coordinator.next_due_ms
-        if due_ms is not None:
-            self._deadline.by(due_ms)
-        if self._unreported:
-            self._deadline.by(self._unreported_until_ms)
+            if self._unreported:
+                self._deadline.by(self._unreported_until_ms)
 
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend deadlines after a stall of this process: requests of members have not been read yet."""
@@ -330,7 +324,26 @@ class Coordination:
                 break
             self._waiting.popleft()
             try:
-                self._do(effect)
+                match effect:
+                    case fx.Answer():
+                        if self._purgatory.release(effect.ticket):
+                            effect.ticket.waiter.answer(effect)
+                    case fx.Grant():
+                        self._grant(effect.broker_name, effect.grant)
+                    case fx.Gather():
+                        own = self._report(effect.group, *self.coordinator.former(effect.group))
+                        self._peers.gather(effect.group, own, self._gathered)
+                    case fx.Assign():
+                        self._run(Thread.ASSIGN, effect.work.made, partial(self._assigned, effect))
+                    case fx.Started() | fx.Settled():
+                        self._consumers.rebalances.note_later(partial(self._note, effect))
+                    case fx.Replaced():
+                        group, former = effect.group, effect.former
+                        rebalances = self._consumers.rebalances
+                        rebalances.replaced(group, former, effect.client_id, effect.instance)
+                        self._peers.replaced(effect)
+                    case fx.ModeChanged():
+                        self._change_mode(effect)
             except Exception:
                 log.exception("effect of coordination failed", effect=type(effect).__name__)
         self._is_performing = False
@@ -358,28 +371,6 @@ class Coordination:
                     self._waiting.append((recorded, refused))
                 case _:
                     self._waiting.append((recorded, effect))
-
-    def _do(self, effect: Effect) -> None:
-        match effect:
-            case fx.Answer():
-                if self._purgatory.release(effect.ticket):
-                    effect.ticket.waiter.answer(effect)
-            case fx.Grant():
-                self._grant(effect.broker_name, effect.grant)
-            case fx.Gather():
-                own = self._report(effect.group, *self.coordinator.former(effect.group))
-                self._peers.gather(effect.group, own, self._gathered)
-            case fx.Assign():
-                self._run(Thread.ASSIGN, effect.work.made, partial(self._assigned, effect))
-            case fx.Started() | fx.Settled():
-                self._consumers.rebalances.note_later(partial(self._note, effect))
-            case fx.Replaced():
-                self._consumers.rebalances.replaced(
-                    effect.group, effect.former, effect.client_id, effect.instance
-                )
-                self._peers.replaced(effect)
-            case fx.ModeChanged():
-                self._change_mode(effect)
 
     def _assigned(self, assign: fx.Assign, made: Made | Exception) -> None:
         self.happened(ev.Assigned(assign.work, made), assign.group)

@@ -52,9 +52,7 @@ def begin(group: Group, event: ev.Begun, now_ms: MonotonicMs) -> None:
 
 def join(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
     """Admit a client; see GroupMembership.admit for what it raises."""
-    admission, reason = _admit(group, event, now_ms)
-    if reason is not None or admission.is_changed:
-        group.balance.touch(reason, event.profile.client_id, now_ms=now_ms)
+    admission = _admit(group, event, now_ms)
     if admission.earlier is None and not event.join.member and not event.join.held:
         return  # Nobody has known it, so it has nothing.
     if not _claims_later_epoch(group, admission.member, event.join.held, 0, now_ms):
@@ -73,18 +71,15 @@ def join_first(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
 
 def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
     """Admit a client; one that holds queues was a member before, so it causes no rebalance."""
-    admission, reason = _admit(group, event, now_ms)
-    member = admission.member
-    if reason is Reason.MEMBER_JOINED and event.join.held:
-        reason = None
-    if reason is not None or admission.is_changed:
-        group.balance.touch(reason, event.profile.client_id, now_ms=now_ms)
+    member = _admit(group, event, now_ms, is_known=bool(event.join.held)).member
     _claims_later_epoch(group, member, event.join.held, 0, now_ms)
     _awaited_reported(group, member, now_ms)
 
 
-def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Admission[Any, Any], Reason | None]:
-    """Admit a client; return its admission, and the reason for a rebalance, if any."""
+def _admit(
+    group: Group, event: ev.Joined, now_ms: MonotonicMs, *, is_known: bool = False
+) -> Admission[Any, Any]:
+    """Admit a client, and note whether queues may move for it. is_known: not because it is new here."""
     admission = group.members.admit(
         event.profile, event.join.member, event.peer, if_free=event.join.if_free, now_ms=now_ms
     )
@@ -98,16 +93,27 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Admissi
         group.refuse(admission.replaced, ResponseCode.FENCED, remark)
         former = admission.replaced.profile.client_id
         group.effects.append(Replaced(group.name, former, member.profile.client_id, instance))
-    if admission.earlier not in (None, member.profile):
-        group.is_changed = True  # A member that joined long ago will not join again to repeat it.
-    reason = admission.reason
+    earlier, now = admission.earlier, member.profile
+    reason, is_changed = None, False
+    if earlier is None:
+        reason = Reason.MEMBER_JOINED
+    else:
+        if earlier != now:
+            group.is_changed = True  # A member that joined long ago will not join again to repeat it.
+        if earlier.subscriptions.keys() != now.subscriptions.keys() or earlier.capacity != now.capacity:
+            reason = Reason.SUBSCRIPTION_CHANGED
+        is_changed = earlier.strategy != now.strategy or earlier.subscriptions != now.subscriptions
     if member.id in group.members.leaving:
         group.members.leaving.discard(member.id)
         reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
+    if is_known and reason is Reason.MEMBER_JOINED:
+        reason = None
+    if reason is not None or is_changed:
+        group.balance.touch(reason, profile.client_id, now_ms=now_ms)
     # What a member holds it may use while its session lasts, so it hears soon that it is one.
     wait_ms = 0 if not event.join.waits else COLLECT_MS if event.join.held else JOINS_MS_MAX
     group.joins.append(WaitingJoin(event.ticket, member, now_ms + wait_ms))
-    return admission, reason
+    return admission
 
 
 def poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:

@@ -100,7 +100,17 @@ class Coordinator(Generic[P, T]):
             known = self._groups.get(join.group)
             self._shared.check_listed(join.held, known.members.held_count if known is not None else 0)
         profile = rq.member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
-        group = self._group_to_join(join.group, now_ms)
+        if self._shared.member_count >= MEMBERS_OF_ALL_MAX:
+            raise rq.at_limit(f"{MEMBERS_OF_ALL_MAX} members are here")
+        name, group = join.group, self._groups.get(join.group)
+        if group is None:
+            if len(self._groups) >= COORDINATED_GROUPS_MAX:
+                raise rq.at_limit(f"{COORDINATED_GROUPS_MAX} groups are coordinated here")
+            group = self._groups[name] = CoordinatedGroup(name, shared=self._shared)
+            if name in self._shared.stock:
+                transitions.handle(group, ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)
+            elif name in self._former or self._must_gather(name):
+                transitions.handle(group, ev.FencesInDoubt(), now_ms=now_ms)
         if group.cannot_persist:
             raise rq.busy(group.name)
         return group, ev.Joined(ticket, peer, profile, join, is_alone)
@@ -320,17 +330,3 @@ class Coordinator(Generic[P, T]):
         """Return the client id of a member."""
         members = self._groups[group_name].members.members if group_name in self._groups else {}
         return members[member_id].profile.client_id if member_id in members else None
-
-    def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:
-        if self._shared.member_count >= MEMBERS_OF_ALL_MAX:
-            raise rq.at_limit(f"{MEMBERS_OF_ALL_MAX} members are here")
-        if name in self._groups:
-            return self._groups[name]
-        if len(self._groups) >= COORDINATED_GROUPS_MAX:
-            raise rq.at_limit(f"{COORDINATED_GROUPS_MAX} groups are coordinated here")
-        group = self._groups[name] = CoordinatedGroup(name, shared=self._shared)
-        if name in self._shared.stock:
-            transitions.handle(group, ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)
-        elif name in self._former or self._must_gather(name):
-            transitions.handle(group, ev.FencesInDoubt(), now_ms=now_ms)
-        return group

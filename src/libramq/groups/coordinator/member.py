@@ -112,30 +112,27 @@ class GroupMember(Generic[P, T]):
         applying it.
         """
         assert self.poll is not None
-        needed = self._needs(assignment, mode_epoch)
+        # Whether it lacks a grant, or does not know the group's mode.
+        needed = self.poll.epoch < mode_epoch or (
+            assignment.mode == MODE_EPOCHS
+            and any(self.held.get(queue) != epoch for queue, epoch in assignment.queues.items())
+        )
         sent = self.last_sent
         if assignment.warning != (sent.assignment.warning if sent is not None else ""):
             return True
         if not needed and not assignment.revoke:
             return False
-        if sent is None or sent.peer != self.peer or _differ(sent.assignment, assignment):
+        if sent is None or sent.peer != self.peer:
+            return True
+        last = sent.assignment  # May it differ in more than the epoch?
+        if (
+            last.queues != assignment.queues
+            or last.revoke != assignment.revoke
+            or last.mode != assignment.mode
+        ):
             return True
         if needed:
             repeat_at_ms = sent.at_ms + REPEAT_MS
             self.poll.until_ms = min(self.poll.until_ms, repeat_at_ms)
             return now_ms >= repeat_at_ms  # A time in the past would look as if the broker had stood still.
         return False
-
-    def _needs(self, assignment: Assignment, mode_epoch: int) -> bool:
-        """Return whether the member lacks a grant, or does not know the group's mode."""
-        assert self.poll is not None
-        if self.poll.epoch < mode_epoch:
-            return True
-        return assignment.mode == MODE_EPOCHS and any(
-            self.held.get(queue) != epoch for queue, epoch in assignment.queues.items()
-        )
-
-
-def _differ(one: Assignment, other: Assignment) -> bool:
-    """Return whether two assignments differ in more than the epoch."""
-    return one.queues != other.queues or one.revoke != other.revoke or one.mode != other.mode

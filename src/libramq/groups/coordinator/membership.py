@@ -26,7 +26,6 @@ from libramq.groups.coordinator.request import NAMED_MAX, Held
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
 from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX, has_share
-from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 
 P = TypeVar("P", bound=Hashable)
@@ -48,26 +47,6 @@ class Admission(NamedTuple, Generic[P, T]):
     member: GroupMember[P, T]
     earlier: MemberProfile | None = None
     replaced: GroupMember[P, T] | None = None
-
-    @property
-    def reason(self) -> Reason | None:
-        """Return the reason for a rebalance, or None."""
-        if self.earlier is None:
-            return Reason.MEMBER_JOINED
-        now = self.member.profile
-        is_same = (
-            self.earlier.subscriptions.keys() == now.subscriptions.keys()
-            and self.earlier.capacity == now.capacity
-        )
-        return None if is_same else Reason.SUBSCRIPTION_CHANGED
-
-    @property
-    def is_changed(self) -> bool:
-        """Return whether the member names another strategy or other expressions than before."""
-        earlier, now = self.earlier, self.member.profile
-        return earlier is not None and (
-            earlier.strategy != now.strategy or earlier.subscriptions != now.subscriptions
-        )
 
 
 class GroupMembership(Generic[P, T]):

@@ -56,7 +56,7 @@ class GroupTimers:
         self.due_by(self.next_due_ms)
 
     def take_due(self, now_ms: MonotonicMs) -> list[MemberKey]:
-        """Return the keys that are due, by their times, and clear their timers."""
+        """Return the keys that are due, by their times, and clear their timers; announce the next time."""
         keys = []
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, _, key = heapq.heappop(self._heap)
@@ -64,6 +64,8 @@ class GroupTimers:
                 del self._due[key]
                 keys.append(key)
         self.next_due_ms = self._heap[0][0] if self._heap else None
+        if self.next_due_ms is not None:
+            self.due_by(self.next_due_ms)
         return keys
 
 

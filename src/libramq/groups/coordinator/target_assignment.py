@@ -76,7 +76,12 @@ def target_assignment(
     if strategy is BALANCED_STICKY and len(profiles) == 1:  # There is nothing to balance.
         (only,) = profiles
         return {queue: only.member for queue in queues if queue.topic in only.subscriptions}
-    ids = _strategy_ids(profiles)
+    counted = Counter(profile.client_id for profile in profiles)
+    # By the ids that strategies use: their client ids, where these are unique.
+    ids = {
+        each.client_id if counted[each.client_id] == 1 else f"{each.client_id}#{each.member}": each
+        for each in profiles
+    }
     members = [
         Member(
             client_id=client_id,
@@ -108,16 +113,6 @@ def fewest_moves(
         owned[member].append(queue)
     target = target_assignment(group, BALANCED_STICKY, profiles, queues, owned.__getitem__)
     return sum(holders.get(queue) != member for queue, member in target.items())
-
-
-def _strategy_ids(profiles: Sequence[MemberProfile]) -> dict[str, MemberProfile]:
-    """Return the members by the ids that strategies use: their client ids, where these are unique."""
-    counted = Counter(profile.client_id for profile in profiles)
-    ids = {}
-    for profile in profiles:
-        is_own = counted[profile.client_id] == 1
-        ids[profile.client_id if is_own else f"{profile.client_id}#{profile.member}"] = profile
-    return ids
 
 
 def _checked(

@@ -16,7 +16,7 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 
 from collections.abc import Callable, Collection, Container
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.tables import Tables
@@ -43,45 +43,37 @@ from libramq.rpc.responder import RequestWaiter
 LISTED_QUEUE_BYTES: Final = 512
 
 
-class AskingMember(NamedTuple):
-    """The member that joins or polls. member: None for one that joins; the answer names it.
+class AssignmentWaiter(RequestWaiter):
+    """A waiter for an assignment, whose new queues are opened with the answer.
 
-    listed: the queues that it has. They are not opened with the answer: pulls and commits under its last
-    claim may be on their way, and would be fenced.
+    member: None for one that joins; the answer names it. listed: the queues that it has. They are not opened
+    with the answer: pulls and commits under its last claim may be on their way, and would be fenced.
     """
 
-    group: str
-    member: str | None
-    listed: Container[MessageQueue]
-
-
-class AssignmentWaiter(RequestWaiter):
-    """A waiter for an assignment, whose new queues are opened with the answer."""
-
-    __slots__ = ("_asking", "_coordinator", "_opening")
+    __slots__ = ("_coordinator", "_group", "_listed", "_member", "_opening")
 
     def __init__(
         self,
         request: Request,
         answer: Callable[[Request, Outcome], None],
-        asking: AskingMember,
+        member: str | None,
+        listed: Container[MessageQueue],
         opening: QueueOpening,
         coordinator: Coordinator[Any, Any],
     ) -> None:
         super().__init__(request, answer, _reply)
-        self._asking = asking
+        self._group, self._member, self._listed = request.header.consumer_group, member, listed
         self._opening = opening
         self._coordinator = coordinator
 
     def answer(self, result: Answer[Any]) -> None:
         """Open the queues that are new to the member, and reply."""
-        group, member, listed = self._asking
-        member = result.member or member
+        group, member = self._group, result.member or self._member
         queues = result.assignment.queues if result.assignment is not None else {}
         claims = {
             queue: Claim(member, epoch)
             for queue, epoch in queues.items()
-            if member is not None and queue not in listed
+            if member is not None and queue not in self._listed
         }
         # For the records: the member may not have sent this broker a heartbeat yet.
         client_of = partial(self._coordinator.client_of, group)
@@ -221,8 +213,8 @@ class GroupRequests:
         """Return the waiter for an assignment; listed: the queues that the member has."""
         if not header.lb_takes_openings:
             return RequestWaiter(request, self._answer, _reply)
-        asking = AskingMember(header.consumer_group, member, listed)
-        return AssignmentWaiter(request, self._answer, asking, self._opening, self._coordination.coordinator)
+        coordinator = self._coordination.coordinator
+        return AssignmentWaiter(request, self._answer, member, listed, self._opening, coordinator)
 
 
 def _reply(answer: Answer[Any], openings: Openings | None = None) -> Reply:

@@ -160,14 +160,6 @@ class Pull(NamedTuple):
         )
 
 
-def filter_error(error: LibraError, selector: Selector, address: str) -> LibraError:
-    """Return the error of a pull; FilterRefused if its expression is the cause."""
-    is_by_sql = kind_of(selector) == SQL92
-    if is_by_sql and isinstance(error, BrokerError) and error.response_code in _FILTER_REFUSED:
-        return FilterRefused(error.response_code, error.remark, where=address)
-    return error
-
-
 #: PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL: look again after.
 THROTTLED_MS: Final = 50
 #: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL.
@@ -475,9 +467,11 @@ class Pulling:
         """Decode the answer to a pull; one from before the position was changed is late."""
         topic = pull.queue.topic
         messages: Sequence[MessageExt] = ()
-        if isinstance(outcome, LibraError):
-            outcome = filter_error(outcome, self._subscriptions[topic], address)
-        elif outcome.code == ResponseCode.SUCCESS:
+        if isinstance(outcome, BrokerError):
+            is_by_sql = kind_of(self._subscriptions[topic]) == SQL92
+            if is_by_sql and outcome.response_code in _FILTER_REFUSED:  # The expression is the cause.
+                outcome = FilterRefused(outcome.response_code, outcome.remark, where=address)
+        elif isinstance(outcome, PullReply) and outcome.code == ResponseCode.SUCCESS:
             try:
                 messages = pull.messages(outcome)
             except LibraError as error:
