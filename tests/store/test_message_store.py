@@ -51,8 +51,8 @@ def test_a_message_round_trips(tmp_path: Path):
     assert (found.store_timestamp_ms, found.store_host) == (1_700_000_000_123, ("127.0.0.1", 10911))
     assert (found.reconsume_times, found.prepared_transaction_offset) == (2, 5)
     assert found.store_size == result.size
-    assert store.drain_touched() == {("T", 3): 1}
-    assert store.drain_touched() == {}
+    assert store.take_changes()[0] == {("T", 3): 1}
+    assert store.take_changes()[0] == {}
     store.close()
 
 
@@ -294,7 +294,7 @@ def test_nothing_is_readable_before_it_is_flushed_under_sync_flush(tmp_path: Pat
     store = open_store(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     first = store.append_batch([message("one"), message("two", queue_id=1)])
     assert store.visible_offset == 0
-    assert (store.max_offset("T", 0), store.drain_touched()) == (0, {})
+    assert (store.max_offset("T", 0), store.take_changes()[0]) == (0, {})
     assert store.read("T", 0, 0, 32).status is ReadStatus.NO_MESSAGE_IN_QUEUE
     assert store.message_at(0) is None
     plan = plan_flush(store, 0)
@@ -304,10 +304,10 @@ def test_nothing_is_readable_before_it_is_flushed_under_sync_flush(tmp_path: Pat
     store.complete_flush(plan)
     assert first[1].end == store.flushed_offset == store.visible_offset < second[0].end
     assert bodies(store) == [b"one"]
-    assert store.drain_touched() == {("T", 0): 1, ("T", 1): 1}
+    assert store.take_changes()[0] == {("T", 0): 1, ("T", 1): 1}
     flush(store)
     assert bodies(store) == [b"one", b"three"]
-    assert store.drain_touched() == {("T", 0): 2}
+    assert store.take_changes()[0] == {("T", 0): 2}
     store.close()
 
 

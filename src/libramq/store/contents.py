@@ -83,7 +83,7 @@ class StoreContents:
         #: Called when a flush is to begin soon (`MessageStore.want_flush`).
         self.flush_wanted: Callable[[], None] = _ignore
         self._waiting: dict[Callable[[], None], None] = {}
-        #: The queues for `drain_touched`, for a quick check whether there are any.
+        #: The queues for `take_changes`.
         self.touched: dict[tuple[str, int], int] = {}
         self._unsafe: deque[tuple[int, Sequence[tuple[ConsumeQueue, int]]]] = deque()
 
@@ -390,22 +390,16 @@ class StoreContents:
 
     # How far readers see, and which queues have more to read than before.
 
-    def drain_touched(self) -> dict[tuple[str, int], int]:
-        """Return the queues whose readable end moved since the last call, with that end."""
-        touched, self.touched = self.touched, {}
-        return touched
-
     def when_changed(self, action: Callable[[], None]) -> None:
-        """Have `take_waiting` return an action once, after the next change."""
+        """Have `take_changes` return an action once, after the next change."""
         self._waiting[action] = None
 
-    def take_waiting(self) -> Sequence[Callable[[], None]]:
-        """Return the actions that wait for a change."""
-        if not self._waiting:
-            return ()
+    def take_changes(self) -> tuple[dict[tuple[str, int], int], Sequence[Callable[[], None]]]:
+        """Return the queues whose readable end moved since the last call, with that end, and who waits."""
+        touched, self.touched = self.touched, {}
         waiting = tuple(self._waiting)
         self._waiting.clear()
-        return waiting
+        return touched, waiting
 
     def set_replicated(self, offset: int | None) -> None:
         """Show readers nothing that slaves do not have; None: whatever slaves have."""

@@ -7,7 +7,7 @@ failed fsync), for a while or for good.
 
 `visible_offset` alone bounds reads and wakes held ones: it is the end of the written data under ASYNC_FLUSH,
 of the data on the disk under SYNC_FLUSH. Queues whose readable end moved are collected and returned by
-`drain_touched`.
+`take_changes`.
 
 After a full disk appends are retried after a while, and a look for room may end it before; a failed fsync is
 final (`Refusal`).
@@ -29,7 +29,7 @@ from libramq.filesystem import FileSystem, make_directory
 from libramq.logs import get_logger
 from libramq.message.ids import encode_host
 from libramq.message.inner_batch import ROCKETMQ, BatchFormat, message_count
-from libramq.message.record import RecordHead
+from libramq.message.record import BLANK_BYTES, RecordHead
 from libramq.store.config import StoreConfig
 from libramq.store.contents import StoreContents
 from libramq.store.deletions import Deletions
@@ -188,8 +188,8 @@ class MessageStore(StoreContents):
             return batch.results
         size = len(batch.data)
         try:
-            if size > log.room():
-                if size > self.config.mapped_file_size_commit_log - 8:  # No file can hold it.
+            if log.end + size + BLANK_BYTES > log.segments.end:
+                if size > self.config.mapped_file_size_commit_log - BLANK_BYTES:  # No file can hold it.
                     return self._append_halves(messages)
                 log.roll()
                 batch = self._pack(messages, wall_ms)

@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from libramq.errors import ConfigError
-from libramq.remoting.command import Command
-from libramq.remoting.credentials import Credentials, sign
+from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls, Verify
 
 #: NettyClientConfig.connectTimeoutMillis.
@@ -52,10 +51,6 @@ class Access:
             raise ConfigError(f"credentials is a Credentials(…), not {type(self.credentials).__name__!r}")
         if self.tls is not None and not isinstance(self.tls, Tls):
             raise ConfigError(f"tls is a Tls(…), not {self.tls!r}")
-
-    def signed(self, request: Command) -> Command:
-        """Return the command as it is sent, signed if there are credentials."""
-        return request if self.credentials is None else sign(request, self.credentials)
 
     def lost(self, address: str, *, is_silent: bool, reason: str = "") -> str:
         """Return the message about a connection that ended. is_silent: nothing was ever received on it."""

@@ -42,6 +42,10 @@ def other_loop(client: str) -> str:
     return f"this {client} was started on another event loop; make one for each loop, or use libramq.sync"
 
 
+def _ignore(_: bytes) -> None:
+    """Send nothing: the connection has ended."""
+
+
 class _Link(asyncio.BaseProtocol):
     """One outgoing connection."""
 
@@ -49,6 +53,8 @@ class _Link(asyncio.BaseProtocol):
         self._dialer = dialer
         self._dialed = dialed
         self._transport: asyncio.Transport | None = None
+        #: Sends bytes; it is the transport's own, without a call between.
+        self.write: Callable[[bytes], None] = _ignore
         #: Of the attempt, while it is under way.
         self._limit: asyncio.Timeout | None = None
 
@@ -76,13 +82,14 @@ class _Link(asyncio.BaseProtocol):
             self._limit.reschedule(None)
         # uvloop's is not a subclass, but behaves like one.
         self._transport = cast(asyncio.Transport, transport)
+        self.write = self._transport.write
         self._dialer.links[self] = asyncio.Event()
         self._dialed.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:  # It was given up.
             return
-        self._transport = None
+        self._transport, self.write = None, _ignore
         self._dialer.links.pop(self).set()
         self._dialed.ended("" if exc is None else str(exc))
 
@@ -94,10 +101,6 @@ class _Link(asyncio.BaseProtocol):
         """
         self.abort()
         self.connection_lost(None)
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
 
     def close(self) -> None:
         if self._transport is not None:

@@ -11,6 +11,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, ConnectionLost, ProtocolError, RequestTimeout
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameFiller, PendingRequests
+from libramq.remoting.credentials import sign
 from libramq.remoting.frame import encode_frame
 from libramq.transport.access import CONNECT_TIMEOUT_MS, OPEN, REQUEST_TIMEOUT_MS, Access
 from libramq.transport.address import split_address
@@ -85,7 +86,9 @@ class BlockingRemote:
     def _write(self, request: Command, timeout_ms: int) -> None:
         try:
             self._socket.settimeout(timeout_ms / 1000)
-            self._socket.sendall(encode_frame(self._access.signed(request)))
+            if self._access.credentials is not None:
+                request = sign(request, self._access.credentials)
+            self._socket.sendall(encode_frame(request))
         except OSError as error:
             raise self._lost(str(error)) from None
 

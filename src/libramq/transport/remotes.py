@@ -18,6 +18,7 @@ from libramq.errors import ConnectionLost, ProtocolError, RemoteError, RequestTi
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
 from libramq.remoting.connection import FrameFiller, PendingRequests
+from libramq.remoting.credentials import sign
 from libramq.remoting.frame import LARGE_BODY_BYTES, encode_head
 from libramq.runtime.seams import Dialer, Link, Timer, Timers
 from libramq.transport.access import OPEN, REQUEST_TIMEOUT_MS, Access
@@ -82,15 +83,15 @@ class _Remote:
         if self._link is None:
             self._waiting.append((request, done, timeout_ms, takes_late))
             return
-        pending = self.pending
+        pending, credentials = self.pending, self._remotes.access.credentials
         if done is None:
             pending.number(request)
-            self.write(self._remotes.access.signed(request))
+            self.write(request if credentials is None else sign(request, credentials))
             return
         deadline_ms = self._remotes.monotonic_ms() + timeout_ms
         try:
             pending.add(request, done, deadline_ms=deadline_ms, takes_late=takes_late)
-            self.write(self._remotes.access.signed(request))
+            self.write(request if credentials is None else sign(request, credentials))
         except ProtocolError as error:
             pending.discard(request.opaque)
             done(RemoteError(str(error)))

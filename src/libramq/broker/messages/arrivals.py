@@ -45,14 +45,14 @@ class Arrivals:
 
     def report(self) -> None:
         """Notify all listeners, and then who waits for any change of the store."""
-        if self._store.touched:
-            for (topic, queue_id), end in self._store.drain_touched().items():
-                for listener in self._by_topic.get(topic, self._listeners):
-                    try:
-                        listener.arrived(topic, queue_id, end)
-                    except Exception:  # The store reports it only once: the other listeners need it now.
-                        log.exception(
-                            "held pulls could not be woken for new messages", topic=topic, queue_id=queue_id
-                        )
-        for action in self._store.take_waiting():
+        touched, waiting = self._store.take_changes()
+        for (topic, queue_id), end in touched.items():
+            for listener in self._by_topic.get(topic, self._listeners):
+                try:
+                    listener.arrived(topic, queue_id, end)
+                except Exception:  # The store reports it only once: the other listeners need it now.
+                    log.exception(
+                        "held pulls could not be woken for new messages", topic=topic, queue_id=queue_id
+                    )
+        for action in waiting:
             action()

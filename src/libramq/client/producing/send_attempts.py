@@ -39,28 +39,18 @@ class Fail:
     error: LibraError
 
 
+@dataclass(slots=True)
 class SendAttempts:
-    """The attempts of one send, from the first to the last."""
+    """The attempts of one send, from the first to the last. left: how many more there may be."""
 
-    def __init__(
-        self,
-        strategy: FaultStrategy,
-        info: TopicPublishInfo,
-        *,
-        chosen_queue: MessageQueue | None,
-        retries: int,
-        timeout_ms: int,
-        now_ms: MonotonicMs,
-        retry_when_not_safe: bool = False,
-    ) -> None:
-        self._strategy = strategy
-        self._info = info
-        self._chosen_queue = chosen_queue
-        self._left = 1 + retries
-        self._deadline_ms = now_ms + timeout_ms
-        self._retry_when_not_safe = retry_when_not_safe
-        self._queue: MessageQueue | None = None
-        self._began_ms = now_ms
+    _strategy: FaultStrategy
+    _info: TopicPublishInfo
+    _chosen_queue: MessageQueue | None
+    _left: int
+    _began_ms: MonotonicMs
+    _deadline_ms: MonotonicMs
+    _retry_when_not_safe: bool = False
+    _queue: MessageQueue | None = None
 
     def stored(self, now_ms: MonotonicMs, *, safe: bool) -> Attempt | None:
         """Handle a stored message; return None if that is the end."""

@@ -103,11 +103,11 @@ class Sender:
         attempts = SendAttempts(
             self._strategy,
             info,
-            chosen_queue=chosen_queue,
-            retries=self._retries,
-            timeout_ms=timeout_ms,
-            now_ms=now_ms,
-            retry_when_not_safe=self._retry_when_not_safe,
+            chosen_queue,
+            1 + self._retries,
+            now_ms,
+            now_ms + timeout_ms,
+            self._retry_when_not_safe,
         )
         first = attempts.next(now_ms)
         assert first is not None, "a send starts before its time is up"

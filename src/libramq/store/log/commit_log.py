@@ -69,11 +69,6 @@ class CommitLog:
         zeroed = self._zeroed_end - self._zeroed_at if self._zeroed_at > self.flushed else 0
         return self.end - self.flushed + max(0, zeroed)
 
-    def room(self) -> int:
-        """Return how many bytes of records fit before the next file must begin."""
-        room = self.segments.end - self.end - BLANK_BYTES
-        return room if room > 0 else 0  # `max` would be one more call for each record.
-
     def roll(self) -> None:
         """Begin the next file; the rest of this one becomes a blank."""
         segments = self.segments
