@@ -269,7 +269,7 @@ async def test_batches_that_wait_behind_one_without_an_answer_time_out_with_it(n
         for _ in range(50):
             sender.send_nowait(Message("T", b"x"), failed.append, queue=MessageQueue("T", "a", 2))
         await sender.flush()
-        assert sender._run.network.pipeline.buffered_bytes == 0
+        assert sender._network.pipeline.buffered_bytes == 0
     assert len(failed) == 50
     assert {type(each) for each in failed} == {RequestTimeout}
     assert broker.count(*SENDS) <= 3  # Since the flush, hardly any time is left for others than the first.
@@ -295,7 +295,7 @@ async def test_callbacks_that_send_again_at_once_do_not_hold_the_loop(namesrv, b
         assert failed < 200_000
         is_persistent = False
         await sender.flush()
-        assert sender._run.network.pipeline.buffered_bytes == 0
+        assert sender._network.pipeline.buffered_bytes == 0
 
 
 CHOSEN = MessageQueue("T", "a", 2)

@@ -122,20 +122,21 @@ class ObservedRebalances:
         group_name: str,
         topic: str,
         queue_id: int,
-        client: Callable[[], str | None],
+        client_id: str | None,
         *,
         was_open: bool,
     ) -> None:
         """Note after this turn that a member of a coordinated group has opened a queue.
 
         was_open: it had been open before.
-        client: returns its client id, as far as it is known without a heartbeat on this connection.
+        client_id: its client id, as far as it is known without a heartbeat on this connection.
         """
         if topic.startswith(RETRY_PREFIX):
             return
         group = self._groups.get(group_name)
         member = group.members.get(peer) if group is not None else None
-        client_id = member.client_id if member is not None else client()
+        if member is not None:
+            client_id = member.client_id
 
         def note(now: Now) -> None:
             queue = MessageQueue(topic, self.broker_name, queue_id)

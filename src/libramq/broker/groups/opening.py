@@ -10,7 +10,6 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final, NamedTuple
 
 from libramq.broker.files.files import BrokerFiles
@@ -44,14 +43,6 @@ class QueueToOpen(NamedTuple):
     claim: Claim
 
 
-#: Returns the client id of a member, None if it is unknown.
-ClientOf = Callable[[str], str | None]
-
-
-def _unknown_client(_: str) -> None:
-    """Return None: the member has opened the queue itself, and its heartbeat has come, or will."""
-
-
 class QueueOpening:
     """Opens queues."""
 
@@ -74,18 +65,20 @@ class QueueOpening:
 
         Raises BrokerError for an immediate refusal.
         """
-        opened = self._open(queue, waiter.connection)
+        # The member's heartbeat has come, or will, and names its client.
+        opened = self._open(queue, waiter.connection, None)
         if self._journals.is_synced:
             waiter.answer(opened)
         else:
             self._journals.when_synced(lambda is_synced: _answer(waiter, opened, is_synced=is_synced))
 
     def open_granted(
-        self, group: str, claims: Claims, connection: Connection, *, client_of: ClientOf
+        self, group: str, claims: Claims, connection: Connection, *, client_id: str | None
     ) -> Openings:
         """Open those of a member's new queues that are here; it may be answered once that is durable.
 
-        What cannot be opened now is left out: the member opens it itself, and then gets the reason.
+        client_id: the member's, if known. What cannot be opened now is left out: the member opens it itself,
+        and then gets the reason.
         """
         openings: dict[MessageQueue, Opened] = {}
         here = [queue for queue in claims if queue.broker_name == self._rebalances.broker_name]
@@ -93,7 +86,7 @@ class QueueOpening:
             to_open = QueueToOpen(group, queue.topic, queue.queue_id, claims[queue])
             try:
                 with self._store.without_waiting():
-                    openings[queue] = self._open(to_open, connection, client_of)
+                    openings[queue] = self._open(to_open, connection, client_id)
             except (BrokerError, ColdRead):
                 continue
         return openings
@@ -105,9 +98,7 @@ class QueueOpening:
         else:
             self._journals.when_synced(lambda is_synced: then(openings if is_synced else {}))
 
-    def _open(
-        self, queue: QueueToOpen, connection: Connection, client_of: ClientOf = _unknown_client
-    ) -> Opened:
+    def _open(self, queue: QueueToOpen, connection: Connection, client_id: str | None) -> Opened:
         group, topic, queue_id, claim = queue
         self._requirements.queue_to_open(topic, queue_id)
         # Before anything changes: it may look at the queue's first message, and the caller may not wait.
@@ -126,8 +117,7 @@ class QueueOpening:
             was_open = former != NOBODY
             if not was_open:  # Its group may have been deleted meanwhile, and made again.
                 former = self._fences.removed.take(group, (topic, queue_id))
-            client = partial(client_of, claim.member)
-            self._rebalances.opened(connection, group, topic, queue_id, client, was_open=was_open)
+            self._rebalances.opened(connection, group, topic, queue_id, client_id, was_open=was_open)
             if former != NOBODY:
                 self._end_pulls(queue)
             former_epoch = former.epoch if former.member == claim.member else 0

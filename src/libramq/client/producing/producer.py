@@ -9,37 +9,77 @@ Upstream: client/producer/DefaultMQProducer.java.
 """
 
 import asyncio
+import contextlib
 import inspect
+import os
+import random
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Unpack, cast
+from typing import Final, Unpack, cast
 
-from libramq.client.awaiting import answer_of
+from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.identity import Identity, name_server_addresses
-from libramq.client.options import AsyncClient, check_function, check_names
+from libramq.client.options import AsyncClient, check_function, check_names, whole_number
 from libramq.client.producing.accumulator import split, unique_ids
-from libramq.client.producing.producer_network import wanted_queue
-from libramq.client.producing.producer_run import ProducerRun
+from libramq.client.producing.producer_network import ProducerNetwork, wanted_queue
 from libramq.client.producing.producer_settings import GROUP, ProducerOptions, settings_of
 from libramq.client.producing.queue_selector import QueueSelector, check_queue
 from libramq.client.producing.requests import reply_topic
 from libramq.client.producing.send_pipeline import Callback
 from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
-from libramq.client.producing.transactions import Transaction, deciding
+from libramq.client.producing.transactions import Transaction, TransactionChecks, Transactions, deciding
+from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.client.routing.routes import look_up
 from libramq.client.statistics import ProducerStatistics
-from libramq.clock import SystemClock
-from libramq.errors import BufferFull, ConfigError, InvalidMessage
-from libramq.message.ids import decode_recall_handle
+from libramq.clock import MonotonicMs, SystemClock
+from libramq.errors import BufferFull, ConfigError, InvalidMessage, InvalidState
+from libramq.message.ids import UniqueIdGenerator, decode_recall_handle
 from libramq.message.message import Message, MessageExt
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
 from libramq.message.validation import validate
 from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.broker_calls import recall_message
+from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import client_access
+from libramq.transport.asyncio_remotes import SocketDialer, other_loop, running_loop
+
+#: Kept as they are in a child of a fork: what forgets a socket may end its parent's reading.
+_parents: Final[list[ProducerNetwork]] = []
+_NOT_RUNNING: Final = "this producer does not run; use `async with` or await start()"
+
+
+class AwaitedSends:
+    """Counts the sends whose callers await them: a stop lets them end.
+
+    One costs a sixth of a microsecond, as `contextlib.contextmanager` does not.
+    """
+
+    __slots__ = ("_count", "_none_left")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none_left: asyncio.Event | None = None
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count and self._none_left is not None:
+            self._none_left.set()
+
+    async def wait_none(self, timeout_ms: int) -> None:
+        """Wait until none is awaited, or the time is over."""
+        if self._count:
+            self._none_left = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._none_left.wait()
 
 
 class Producer(AsyncClient):
@@ -54,12 +94,16 @@ class Producer(AsyncClient):
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
+    _network: ProducerNetwork
+    _message_ids: UniqueIdGenerator
+    _transactions: Transactions
+
     def __init__(self, **options: Unpack[ProducerOptions]) -> None:
         check_names(options, ProducerOptions.__annotations__, "Producer")
         self.group = validate_group(options.setdefault("group", GROUP))
-        addresses = name_server_addresses(options.get("namesrv"))
+        self._name_servers = name_server_addresses(options.get("namesrv"))
         self._clock = options.get("clock") or SystemClock()
-        self._identity = Identity(addresses, self._clock)
+        self._identity = Identity(self._name_servers, self._clock)
         self._settings = settings_of(options)
         check = options.get("check_transaction")
         if check is not None:
@@ -67,15 +111,14 @@ class Producer(AsyncClient):
         self._serializer = options.get("serializer")
         if self._serializer is not None:
             check_function("serializer", self._serializer)
-        self._run = ProducerRun(
-            self._settings,
-            name_server_addresses=addresses,
-            identity=self._identity,
-            access=client_access(options.get("credentials"), options.get("tls")),
-            clock=self._clock,
-            randomness=options.get("randomness"),
-            check=check,
-        )
+        self._access = client_access(options.get("credentials"), options.get("tls"))
+        self._random = options.get("randomness")
+        self._check = check
+        self._checks: TransactionChecks | None = None
+        #: Whether it was started and not stopped yet.
+        self._is_running = self._was_started = self._stopping = False
+        self._awaited = AwaitedSends()
+        _producers.add(self)
 
     @property
     def client_id(self) -> str:
@@ -84,14 +127,67 @@ class Producer(AsyncClient):
 
     async def start(self) -> None:
         """Start; brokers are contacted when there is something to send."""
-        await self._run.start()
+        await look_up(self._name_servers)
+        if self._is_running or self._stopping:
+            state = "is being stopped" if self._stopping else "runs already"
+            raise InvalidState(f"this producer {state}")
+        self._loop = asyncio.get_running_loop()
+        self._dialer = SocketDialer(self._access.tls)
+        randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
+        self._checks = None if self._check is None else TransactionChecks(self._check)
+        self._message_ids = UniqueIdGenerator(self._identity.ip, os.getpid(), self._clock, randomness)
+        self._network = ProducerNetwork(
+            replace(self._settings, client_id=self._identity.client_id),
+            name_server_addresses=self._name_servers,
+            dialer=self._dialer,
+            timers=LoopTimers(),
+            clock=self._clock,
+            randomness=randomness,
+            ids=self._message_ids,
+            access=self._access,
+            check=self._checks.ask if self._checks is not None else None,
+        )
+        self._transactions = Transactions(
+            self._network.half_messages,
+            can_be_checked=self._checks is not None,
+            timeout_ms=self._settings.send_timeout_ms,
+        )
+        self._network.start()
+        self._is_running = self._was_started = True
 
     async def stop(self) -> None:
         """Send the buffered messages, unregister from the brokers, and close.
 
         Sends that are awaited end before, if they take no longer than send_timeout_ms.
         """
-        await self._run.stop()
+        if not self._is_running:
+            return
+        self._require_loop()
+        self._is_running, self._stopping = False, True
+        flushed = asyncio.ensure_future(self._flush())
+        await to_the_end(self._end_after(flushed), flushed.cancel)
+
+    async def _flush(self) -> None:
+        """Wait until all that was sent has been answered, for awaited sends as long as one may take."""
+        _, error = await asyncio.gather(
+            self._awaited.wait_none(self._settings.send_timeout_ms),
+            answer_of(self._network.pipeline.flush),
+            return_exceptions=True,
+        )
+        if error is not None:
+            raise error
+
+    async def _end_after(self, flushed: asyncio.Future[None]) -> None:
+        try:
+            await flushed
+        finally:
+            try:
+                if self._checks is not None:
+                    await self._checks.stop()
+                await answer_of(self._network.stop)
+                await self._dialer.wait_closed()
+            finally:
+                self._stopping = False
 
     def serialized(self, message: Message | str, value: object = None) -> Message:
         """Return the message to send: a topic's and a value's, or one whose body the serializer makes."""
@@ -148,11 +244,11 @@ class Producer(AsyncClient):
     ) -> SendResult:
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
-        with self._run.awaited:
-            info = await self._run.publish_info(message.topic)
-            left_ms = self._run.left_ms(timeout_ms, began_ms)
+        with self._awaited:
+            info = await self._publish_info(message.topic)
+            left_ms = self._left_ms(timeout_ms, began_ms)
             send = partial(
-                self._run.network.send,
+                self._network.send,
                 message,
                 info,
                 queue=queue,
@@ -178,11 +274,11 @@ class Producer(AsyncClient):
         message = self.serialized(message)
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
-        with self._run.awaited:
-            info = await self._run.publish_info(message.topic)
-            left_ms = self._run.left_ms(timeout_ms, began_ms)
+        with self._awaited:
+            info = await self._publish_info(message.topic)
+            left_ms = self._left_ms(timeout_ms, began_ms)
             request = partial(
-                self._run.network.request, message, info, queue=queue, selector=selector, timeout_ms=left_ms
+                self._network.request, message, info, queue=queue, selector=selector, timeout_ms=left_ms
             )
             return await answer_of(request)
 
@@ -205,10 +301,10 @@ class Producer(AsyncClient):
         message = self.serialized(message)
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
-        with self._run.awaited:
-            info = await self._run.publish_info(message.topic)
-            left_ms = self._run.left_ms(timeout_ms, began_ms)
-            await answer_of(partial(self._run.network.reply, request, message, info, timeout_ms=left_ms))
+        with self._awaited:
+            info = await self._publish_info(message.topic)
+            left_ms = self._left_ms(timeout_ms, began_ms)
+            await answer_of(partial(self._network.reply, request, message, info, timeout_ms=left_ms))
 
     @asynccontextmanager
     async def transaction(
@@ -231,7 +327,7 @@ class Producer(AsyncClient):
             with deciding(transaction):
                 yield transaction
         finally:
-            await self._run.transactions.end(transaction)
+            await self._transactions.end(transaction)
 
     async def _begin_transaction(
         self,
@@ -240,10 +336,10 @@ class Producer(AsyncClient):
         selector: QueueSelector | None,
         timeout_ms: int | None,
     ) -> Transaction:
-        self._run.require_running()
+        self._require_running()
         message = self.serialized(message)
         send = partial(self._send, message, queue, selector, timeout_ms, is_half=True)
-        return await self._run.transactions.begin(message, send)
+        return await self._transactions.begin(message, send)
 
     async def recall(self, handle: str, *, timeout_ms: int | None = None) -> None:
         """Take back a message that waits for its time (`delay_ms`, `deliver_at`), by `recall_handle`.
@@ -259,12 +355,12 @@ class Producer(AsyncClient):
         recalled = decode_recall_handle(handle) if isinstance(handle, str) else None
         if recalled is None:
             raise ConfigError(f"{handle!r} is not the recall_handle of a SendResult")
-        await self._run.publish_info(recalled.topic)
+        await self._publish_info(recalled.topic)
         header = RecallMessageHeader(
             topic=recalled.topic, recall_handle=handle, producer_group=self._settings.group
         )
-        ask = self._run.network.requests.ask
-        left_ms = self._run.left_ms(timeout_ms, self._clock.monotonic_ms())
+        ask = self._network.requests.ask
+        left_ms = self._left_ms(timeout_ms, self._clock.monotonic_ms())
         await answer_of(partial(ask, recalled.broker_name, recall_message(header), timeout_ms=left_ms))
 
     async def send_batch(
@@ -282,15 +378,15 @@ class Producer(AsyncClient):
         if queue is not None:
             check_queue("the queue", queue, messages[0])
         topic = messages[0].topic
-        with self._run.awaited:
-            info = await self._run.publish_info(topic)
-            ids = self._run.message_ids
+        with self._awaited:
+            info = await self._publish_info(topic)
+            ids = self._message_ids
             contents = [content_of(message, ids) for message in messages]
             results = []
             for run in split(contents):
                 prepared = prepare_batch(topic, contents[run], unique_ids(contents[run], ids))
-                left_ms = self._run.left_ms(timeout_ms, self._clock.monotonic_ms())
-                send = partial(self._run.network.send_prepared, prepared, info, queue, timeout_ms=left_ms)
+                left_ms = self._left_ms(timeout_ms, self._clock.monotonic_ms())
+                send = partial(self._network.send_prepared, prepared, info, queue, timeout_ms=left_ms)
                 results += await answer_of(send)
         return results
 
@@ -305,12 +401,12 @@ class Producer(AsyncClient):
         """Send a message without waiting for a response: it may be lost."""
         message = self.serialized(message, value)
         validate(message, self._settings.body_bytes_max)
-        info = await self._run.publish_info(message.topic)
+        info = await self._publish_info(message.topic)
         queue = wanted_queue(message, info, queue, selector)
         prepared = prepare_one(
-            message, self._run.message_ids, compress_over_bytes=self._settings.compress_over_bytes
+            message, self._message_ids, compress_over_bytes=self._settings.compress_over_bytes
         )
-        self._run.network.send_oneway(prepared, info, queue)
+        self._network.send_oneway(prepared, info, queue)
 
     def send_nowait(
         self,
@@ -325,20 +421,19 @@ class Producer(AsyncClient):
         callback: called with the SendResult or the LibraError. Errors of messages without a callback are
         raised by the next `flush`.
         """
-        run = self._run
         if self._serializer is not None:
             message = self.serialized(message)
         if (
             queue is None
             and selector is None
-            and run.is_running
-            and run.network.pipeline.joins_batch(message, callback)
+            and self._is_running
+            and self._network.pipeline.joins_batch(message, callback)
         ):
             return
-        run.require_loop()  # Not for each message that joins a batch: it takes 0.1 µs.
+        self._require_loop()  # Not for each message that joins a batch: it takes 0.1 µs.
         check_hand_over(message, callback, queue)
         validate(message, self._settings.body_bytes_max)
-        pipeline = run.network.pipeline
+        pipeline = self._network.pipeline
         if pipeline.is_full:
             raise BufferFull(
                 f"{pipeline.buffered_bytes} bytes wait to be sent; await wait_for_room() or flush()"
@@ -347,22 +442,22 @@ class Producer(AsyncClient):
 
     def check(self, message: Message) -> None:
         """Raise InvalidMessage for a message that no broker would accept."""
-        self._run.require_running()
+        self._require_running()
         validate(message, self._settings.body_bytes_max)
 
     @property
     def has_room(self) -> bool:
         """Return whether `wait_for_room` would return at once; `send_nowait` accepts messages for longer."""
-        return self._run.network.pipeline.has_room
+        return self._network.pipeline.has_room
 
     async def statistics(self) -> ProducerStatistics:
         """Return what it has done since its start, and has in hand now."""
-        if not self._run.was_started:
+        if not self._was_started:
             return ProducerStatistics()
-        counts = self._run.network.sender.counts
+        counts = self._network.sender.counts
         return ProducerStatistics(
             in_flight=counts.in_flight,
-            buffered_bytes=self._run.network.pipeline.buffered_bytes,
+            buffered_bytes=self._network.pipeline.buffered_bytes,
             sent=counts.sent,
             failed=counts.failed,
             retries=counts.retries,
@@ -372,13 +467,13 @@ class Producer(AsyncClient):
 
     async def flush(self) -> None:
         """Wait until everything passed to `send_nowait` has been answered."""
-        self._run.require_loop()
-        await answer_of(self._run.network.pipeline.flush)
+        self._require_loop()
+        await answer_of(self._network.pipeline.flush)
 
     async def wait_for_room(self) -> None:
         """Wait until `send_nowait` accepts more messages."""
-        self._run.require_loop()
-        pipeline = self._run.network.pipeline
+        self._require_loop()
+        pipeline = self._network.pipeline
         if pipeline.take_pause():
             await asyncio.sleep(0)
         if pipeline.is_half_full:
@@ -386,7 +481,34 @@ class Producer(AsyncClient):
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues to which a topic's messages can be sent, in route order."""
-        return (await self._run.publish_info(topic)).queues
+        return (await self._publish_info(topic)).queues
+
+    async def _publish_info(self, topic: str) -> TopicPublishInfo:
+        """Return the queues of a topic to send to, fetched on first use."""
+        self._require_loop()
+        info = self._network.routes.table.published.get(topic)
+        if info is not None and info.queues:
+            return info
+        return await answer_of(partial(self._network.routes.publish_info, topic))
+
+    def _left_ms(self, timeout_ms: int | None, began_ms: MonotonicMs) -> int:
+        """Return how much time is left for a send, at least 1 ms."""
+        if timeout_ms is not None:
+            whole_number("timeout_ms", timeout_ms, 1)
+        budget_ms = self._settings.send_timeout_ms if timeout_ms is None else timeout_ms
+        return max(1, budget_ms - (self._clock.monotonic_ms() - began_ms))
+
+    def _require_running(self) -> None:
+        """Raise LocalProtocolError unless it runs."""
+        if not self._is_running:
+            raise InvalidState(_NOT_RUNNING)
+
+    def _require_loop(self) -> None:
+        """Raise LocalProtocolError unless it runs, and on this event loop."""
+        if not self._is_running:
+            raise InvalidState(_NOT_RUNNING)
+        if running_loop() is not self._loop:
+            raise InvalidState(other_loop("producer"))
 
 
 def check_hand_over(message: Message, callback: object, queue: object) -> None:
@@ -405,16 +527,31 @@ def hand_over(
     selector: QueueSelector | None,
 ) -> None:
     """Act as `send_nowait`, for internal callers that have already called `check` and `has_room`."""
-    pipeline = producer._run.network.pipeline
+    pipeline = producer._network.pipeline
     if queue is not None or selector is not None or not pipeline.joins_batch(message, callback):
         pipeline.send(message, callback, queue, selector)
 
 
 def is_full(producer: Producer) -> bool:
     """Return whether `send_nowait` would raise BufferFull."""
-    return producer._run.network.pipeline.is_full
+    return producer._network.pipeline.is_full
 
 
 def report_failure(producer: Producer, callback: Callback | None, error: BaseException) -> None:
     """Report a message that could not be queued as `send_nowait` reports one that was not sent."""
-    producer._run.network.pipeline.fail(callback, error)
+    producer._network.pipeline.fail(callback, error)
+
+
+_producers: Final[weakref.WeakSet[Producer]] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Have no producer run in the child: a message would wait for a batch that only the parent sends."""
+    for producer in list(_producers):
+        if producer._is_running:
+            _parents.append(producer._network)
+        producer._is_running = False
+
+
+if hasattr(os, "register_at_fork"):  # Not on platforms without fork.
+    os.register_at_fork(after_in_child=_forked)

@@ -56,7 +56,6 @@ class Coordinator(Generic[P, T]):
     ) -> None:
         self._secret_bits = secret_bits
         self._must_gather, self._fence_epoch = must_gather, fence_epoch
-        self._sessions = rq.SessionLimits()
         self._shared: SharedTables[P] = SharedTables(record)
         self._groups: dict[str, CoordinatedGroup[P, T]] = {}
         #: Of groups that were left to other brokers: the last epoch here, and the members then.
@@ -99,7 +98,7 @@ class Coordinator(Generic[P, T]):
         if join.held:
             known = self._groups.get(join.group)
             self._shared.check_listed(join.held, known.members.held_count if known is not None else 0)
-        profile = rq.member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
+        profile = rq.member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES))
         if self._shared.member_count >= MEMBERS_OF_ALL_MAX:
             raise rq.at_limit(f"{MEMBERS_OF_ALL_MAX} members are here")
         name, group = join.group, self._groups.get(join.group)

@@ -128,20 +128,10 @@ class Remove:
 Request = Join | Poll | Release | Leave | Remove
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionLimits:
-    """The bounds of a session."""
-
-    ms_min: int = SESSION_MS_MIN
-    ms_max: int = SESSION_MS_MAX
-
-
-def member_profile(join: Join, member: str, sessions: SessionLimits) -> MemberProfile:
+def member_profile(join: Join, member: str) -> MemberProfile:
     """Return a client's profile under that member id; raises InvalidParameter, InvalidName."""
-    if not sessions.ms_min <= join.session_ms <= sessions.ms_max:
-        raise _invalid(
-            f"lbSessionMs is between {sessions.ms_min} and {sessions.ms_max}, not {join.session_ms}"
-        )
+    if not SESSION_MS_MIN <= join.session_ms <= SESSION_MS_MAX:
+        raise _invalid(f"lbSessionMs is between {SESSION_MS_MIN} and {SESSION_MS_MAX}, not {join.session_ms}")
     revoke_ms = join.revoke_timeout_ms
     if revoke_ms is None:
         revoke_ms = REVOKE_TIMEOUT_MS

@@ -76,8 +76,8 @@ class AssignmentWaiter(RequestWaiter):
             if member is not None and queue not in self._listed
         }
         # For the records: the member may not have sent this broker a heartbeat yet.
-        client_of = partial(self._coordinator.client_of, group)
-        openings = self._opening.open_granted(group, claims, self.connection, client_of=client_of)
+        client_id = self._coordinator.client_of(group, member) if claims and member is not None else None
+        openings = self._opening.open_granted(group, claims, self.connection, client_id=client_id)
         if openings:
             self._coordinator.opened(group, {queue: claims[queue] for queue in openings})
         self._opening.when_durable(openings, partial(self._send, result))
