@@ -225,9 +225,7 @@ def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tm
     talk.broker.fences.grant(FenceGrant(group="G", epoch=1, claims={queue: claim}))
     talk.flush()
     answers: list[Openings] = []
-    opened = talk.broker.members.opening.open_granted(
-        "G", {queue: claim}, FakePeer(), client_of=lambda _: None
-    )
+    opened = talk.broker.members.opening.open_granted("G", {queue: claim}, FakePeer(), client_id=None)
     talk.broker.members.opening.when_durable(opened, answers.append)
     assert talk.broker.fences.claims("G") == {queue: claim}
     talk.tick()
