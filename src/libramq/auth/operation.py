@@ -112,7 +112,7 @@ class Membership:
     """A client joins, stays or leaves, with groups that consume topics.
 
     Groups that produce need no permission, as at Apache's broker: a producer is asked only about transactions
-    on topics that it may send to (`broker/features/transactions.py`).
+    on topics that it may send to (`broker/features.py`).
     """
 
     principal: Principal

@@ -1,8 +1,8 @@
 """The broker: the list of its features over one base, their hooks, its access control, and the engine that
 runs them.
 
-    base        kernel · files · offsets · what replies wait for           (`features/feature.py`)
-    features    each has the services, hooks and listeners of one room     (`features/`)
+    base        kernel · files · offsets · what replies wait for           (`features.py`)
+    features    each has the services, hooks and listeners of one room     (`features.py`)
     engine      events in, effects out
 
 Nothing here uses sockets, tasks or threads: a performer runs the engine, on real ones or in the simulator.
@@ -18,13 +18,20 @@ from libramq.auth.access_control import AccessControl, DryRun
 from libramq.auth.authorizer import ALLOW_ALL, Authenticator, Authorizer
 from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig
-from libramq.broker.features.administration import AdministrationFeature, UpkeepFeature
-from libramq.broker.features.cluster import ClusterFeature, SlaveFeature
-from libramq.broker.features.feature import Base, Feature
-from libramq.broker.features.groups import GroupFeature
-from libramq.broker.features.messages import DelayFeature, ReadingFeature, SendingFeature
-from libramq.broker.features.pop import PopFeature
-from libramq.broker.features.transactions import TransactionFeature
+from libramq.broker.features import (
+    AdministrationFeature,
+    Base,
+    ClusterFeature,
+    DelayFeature,
+    Feature,
+    GroupFeature,
+    PopFeature,
+    ReadingFeature,
+    SendingFeature,
+    SlaveFeature,
+    TransactionFeature,
+    UpkeepFeature,
+)  # fmt: skip
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.machine import Machine
 from libramq.broker.messages.arrivals import Arrivals
