@@ -98,7 +98,7 @@ from libramq.groups.pending_notifications import TransactionCheck
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import RebalanceEvent
-from libramq.kernel.connection import Connection, Principal
+from libramq.kernel.connection import Connection
 from libramq.kernel.engine import Hooks
 from libramq.kernel.parts import Kernel, Phase
 from libramq.kernel.work import Each
@@ -324,10 +324,14 @@ class TransactionFeature(Feature):
     def _ask(self, message: MessageExt) -> None:
         """Ask one of the group's producers, each in its turn."""
         group = message.properties.get(p.PRODUCER_GROUP, "")
+        topic = message.properties.get(p.REAL_TOPIC, "")
         producers = [
             (each.peer, each.notify)
             for each in self._producers.members(group)
-            if each.peer.is_open and each.notify is not None and self._may_send(each.principal, message)
+            if each.peer.is_open
+            and each.notify is not None
+            # Anybody may join a group that produces, and see half messages if it may send them.
+            and is_permitted(self._authorizer, Send(each.principal, topic))
         ]
         if not producers:
             log.warning("no producer can be asked about a transaction", group=group, id=message.message_id)
@@ -335,10 +339,6 @@ class TransactionFeature(Feature):
         self._check_count += 1
         peer, notify = producers[self._check_count % len(producers)]
         notify(TransactionCheck(peer, group, message))
-
-    def _may_send(self, principal: Principal, message: MessageExt) -> bool:
-        """Return whether a producer may see a half message: anybody may join a group that produces."""
-        return is_permitted(self._authorizer, Send(principal, message.properties.get(p.REAL_TOPIC, "")))
 
 
 class SendingFeature(Feature):

@@ -77,7 +77,9 @@ class Copies:
         else:
             while self._waiting and not self._waiting[0][1].is_parked:  # Its time was up.
                 self._waiting.popleft()
-            self._purgatory.park(parked, self._clock.monotonic_ms() + self._timeout_ms, _expire)
+            self._purgatory.park(
+                parked, self._clock.monotonic_ms() + self._timeout_ms, lambda each: each.fail(Missing.SLAVE)
+            )
             self._waiting.append((physical_offset, parked))
 
     def _answer(self, replicated: int, in_sync: Sequence[HAConnection]) -> None:
@@ -87,15 +89,11 @@ class Copies:
             offset, parked = self._waiting.popleft()
             if not self._purgatory.release(parked):
                 continue
-            if offset > all_have_from or self._is_copied(offset, in_sync):
+            copied = sum(slave.first < offset <= slave.acknowledged for slave in in_sync)
+            if offset > all_have_from or copied >= self._slaves_needed:
                 parked.succeed()
             else:
                 parked.fail(Missing.SLAVE)
-
-    def _is_copied(self, offset: int, in_sync: Sequence[HAConnection]) -> bool:
-        """Return whether enough slaves have the record that ends at an offset."""
-        count = sum(slave.first < offset <= slave.acknowledged for slave in in_sync)
-        return count >= self._slaves_needed
 
     def _log_change(self, *, is_enough: bool) -> None:
         if is_enough == self._is_enough:
@@ -123,10 +121,6 @@ def _one_a_machine(slaves: Sequence[HAConnection]) -> list[HAConnection]:
         if slave.acknowledged > known.acknowledged:
             furthest[slave.machine] = slave
     return list(furthest.values())
-
-
-def _expire(parked: Gated) -> None:
-    parked.fail(Missing.SLAVE)
 
 
 class OneAfterTheOther:

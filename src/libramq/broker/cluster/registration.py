@@ -233,7 +233,7 @@ class Registration:
         for _, name_server in waited_for:
             if name_server.requested_ms is None:
                 name_server.register.by(now_ms)  # Once the requests of this turn are handled.
-        self._purgatory.park(parked, now_ms + ANNOUNCED_MS_MAX, _expire)
+        self._purgatory.park(parked, now_ms + ANNOUNCED_MS_MAX, lambda each: each.fail(Missing.ANSWER))
         self._waiting[parked] = counter, awaited
 
     def leave(self, left: Callable[[], None]) -> None:
@@ -368,10 +368,6 @@ class Registration:
                 returned()
 
 
-def _expire(parked: Gated) -> None:
-    parked.fail(Missing.ANSWER)
-
-
 class StartUp:
     """Listens once the other brokers are known, then registers. view: None if nobody looks for them."""
 
@@ -382,7 +378,7 @@ class StartUp:
         self._waited_enough = kernel.deadlines.new(self._give_up)
         self._is_looking = False
         if view is not None:
-            view.observe(self._look)
+            view.observe(self._listen)
 
     def begin(self, started: Callable[[], None]) -> None:
         """Start; `started` is called when name servers were informed, or could not be reached."""
@@ -393,17 +389,13 @@ class StartUp:
         else:
             self._waited_enough.at(self._clock.monotonic_ms() + LOOK_AROUND_MS_MAX)
 
-    def _look(self) -> None:
-        """Listen, as the brokers of the cluster are known now."""
-        if self._is_looking:
-            self._listen()
-
     def _give_up(self, _: MonotonicMs) -> None:
-        if self._is_looking:
-            log.warning("no name server answers; group members wait until one does")
-            self._listen()
+        log.warning("no name server answers; group members wait until one does")
+        self._listen()
 
     def _listen(self) -> None:
-        self._is_looking = False
-        self._waited_enough.cancel()
-        self._effects.add(Listen(lambda: self._registration.begin(self._started)))
+        """Listen: the brokers of the cluster are known, or were awaited for long enough."""
+        if self._is_looking:
+            self._is_looking = False
+            self._waited_enough.cancel()
+            self._effects.add(Listen(lambda: self._registration.begin(self._started)))

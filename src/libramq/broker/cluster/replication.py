@@ -52,13 +52,12 @@ class Replication:
             refuses=self._has_acting_slaves,
             timeout_ms=config.slave_timeout_ms,
         )
-        acknowledged = copies.update if config.waits_for_slaves else _ignore
         self.service = HAService(
             store,
             kernel,
             is_allowed=self.is_allowed,
             secrets=config.brokers_secrets if config.authentication_enabled else (),
-            acknowledged=acknowledged,
+            acknowledged=copies.update if config.waits_for_slaves else lambda _: None,
         )
         self.gate: Gate = durability
         if config.waits_for_slaves:
@@ -85,8 +84,10 @@ class Replication:
         config = self._groups.get(group)
         if config is None:
             return MASTER_ID
-        if read.count and self._store.end - _place(read) > self._store.config.in_memory_bytes:
-            return config.which_broker_when_consume_slowly
+        if read.count:
+            place = int.from_bytes(read.data[0][_PLACE_AT : _PLACE_AT + 8])  # Of the first record.
+            if self._store.end - place > self._store.config.in_memory_bytes:
+                return config.which_broker_when_consume_slowly
         return config.broker_id
 
     def is_allowed(self, address: str) -> bool:
@@ -98,12 +99,3 @@ class Replication:
         if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
             host = host.ipv4_mapped
         return any(host in network for network in self._networks)
-
-
-def _ignore(_: object) -> None:
-    """Ignore what slaves acknowledge: nobody waits for it."""
-
-
-def _place(read: ReadResult) -> int:
-    """Return the physical offset of the first record that was read."""
-    return int.from_bytes(read.data[0][_PLACE_AT : _PLACE_AT + 8])

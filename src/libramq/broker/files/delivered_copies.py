@@ -94,7 +94,9 @@ class DeliveredCopies:
         queue = self._queues.get((topic, queue_id))
         if queue is None or due_ms - SLACK_MS < queue.since_ms:
             since_ms = min(due_ms - SLACK_MS, self._last_ms - SINCE_MS)
-            queue = self._queues[topic, queue_id] = self._open(topic, queue_id, since_ms)
+            begin = self._store.offset_by_timestamp(topic, queue_id, since_ms)
+            end = min(self._store.first_offset_at(topic, queue_id, self._log_end), begin + LOOKED_AT_MAX)
+            queue = self._queues[topic, queue_id] = _Queue(topic, queue_id, since_ms, begin, end)
         if not queue.is_read and not self._read(queue):
             return None
         places = queue.copies.get(_key(message))
@@ -104,17 +106,13 @@ class DeliveredCopies:
                 return True
         return False
 
-    def _open(self, topic: str, queue_id: int, since_ms: int) -> "_Queue":
-        begin = self._store.offset_by_timestamp(topic, queue_id, since_ms)
-        end = self._store.first_offset_at(topic, queue_id, self._log_end)
-        return _Queue(topic, queue_id, since_ms, begin, min(end, begin + LOOKED_AT_MAX))
-
     def _read(self, queue: "_Queue") -> bool:
         """Read on; return whether everything is read."""
         read = self._store.read(queue.topic, queue.queue_id, queue.next_offset, READ_MAX)
         if read.status is ReadStatus.FOUND:
             for copy in undamaged(read.data):
-                if _is_copy(copy) and copy.queue_offset < queue.end:
+                is_copy = p.DELAY in copy.properties or p.TIMER_OUT_MS in copy.properties
+                if is_copy and copy.queue_offset < queue.end:
                     queue.copies.setdefault(_key(copy), deque()).append(copy.physical_offset)
         queue.next_offset = max(read.next_offset, queue.next_offset + 1)
         return queue.is_read
@@ -136,10 +134,6 @@ class _Queue:
     @property
     def is_read(self) -> bool:
         return self.next_offset >= self.end
-
-
-def _is_copy(message: MessageExt) -> bool:
-    return p.DELAY in message.properties or p.TIMER_OUT_MS in message.properties
 
 
 def _key(message: MessageExt) -> _Key:

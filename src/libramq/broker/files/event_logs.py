@@ -89,15 +89,12 @@ class AuditLog:
     def __init__(self, broker_name: str, store: MessageStore, kernel: Kernel) -> None:
         self._store = store
         self._now_ms = kernel.clock.monotonic_ms
-        self._deadline = kernel.deadlines.new(self._write_due, "AuditLog")
+        self._deadline = kernel.deadlines.new(lambda now_ms: self._write(self.audit.take(now_ms)), "AuditLog")
         self.audit = Audit(broker_name, kernel.clock, self._deadline.by)
 
     def close(self) -> None:
         """Write what is pending."""
         self._write(self.audit.take(self._now_ms(), all_of_them=True))
-
-    def _write_due(self, now_ms: MonotonicMs) -> None:
-        self._write(self.audit.take(now_ms))
 
     def _write(self, events: list[AuditEvent]) -> None:
         if self._store.config.is_copy:

@@ -166,6 +166,7 @@ class BrokerFiles:
         timer_directory = TimerDirectory(
             self.filesystem, Path(self._config.store_path), self._config.timer_log_file_bytes
         )
+        journal_end = self.store.max_offset(TIMER_TOPIC, 0)
         self.pop = PopState(
             self.store,
             self.ledger,
@@ -174,7 +175,8 @@ class BrokerFiles:
             revive_topic=REVIVE_TOPIC_PREFIX + self._config.cluster_name,
             clock=self._clock,
             is_group=self.tables.groups.__contains__,
-            passed_on=self._passed_on_before(),
+            # What it had passed on as a slave, if it is none any more.
+            passed_on=None if self._config.is_slave else self.passed_on.become_master(journal_end),
         )
         copies = DeliveredCopies(self.store)
         if not self._config.is_slave:  # Its master delivers them.
@@ -201,11 +203,6 @@ class BrokerFiles:
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
             ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
         )
-
-    def _passed_on_before(self) -> PassedOn | None:
-        """Return what this broker had passed on as a slave, now that it is none."""
-        journal_end = self.store.max_offset(TIMER_TOPIC, 0)
-        return None if self.store.config.is_copy else self.passed_on.become_master(journal_end)
 
     def _forget_lost_pops(self) -> None:
         """Forget pops in order of messages that the store does not have: others will have their numbers."""

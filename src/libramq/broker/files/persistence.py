@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final
 
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.progress import ProgressFile
 from libramq.broker.files.tables import Fold
 from libramq.catalog.config_ledger import run_fold
 from libramq.clock import MonotonicMs
@@ -77,7 +76,4 @@ class Persistence:
         for file in self._files.progress:
             if file.is_due(now_ms):
                 file.begin_writing()
-                self._effects.run(Thread.DISK, file.write, partial(self._written, file))
-
-    def _written(self, file: ProgressFile, result: object) -> None:
-        file.done(result if isinstance(result, Exception) else None)
+                self._effects.run(Thread.DISK, file.write, file.done)

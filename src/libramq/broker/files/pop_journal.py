@@ -140,12 +140,10 @@ class PopJournal:
             if not result.is_ok:
                 raise self._log.refused(result)
         if results:
-            self._note_run(results[0].queue_offset, results[-1].queue_offset + 1)
-
-    def _note_run(self, start: int, end: int) -> None:
-        if self._runs.get(self._run_start) != start:
-            self._run_start = start
-        self._runs[self._run_start] = self.end = end
+            start = results[0].queue_offset
+            if self._runs.get(self._run_start) != start:
+                self._run_start = start
+            self._runs[self._run_start] = self.end = results[-1].queue_offset + 1
 
     def skip(self, offset: int) -> int:
         """Return the offset behind entries that were written at an offset; forget what is before it."""

@@ -77,16 +77,16 @@ class ProgressFile:
         )
         self.taken.write()
 
-    def done(self, error: Exception | None = None) -> None:
-        """Record that the file was written; after an error its content is collected again when due."""
+    def done(self, result: object = None) -> None:
+        """Take the result of `write`; after an error the content is collected again when due."""
         assert self.taken is not None
         taken, self.taken, self.is_writing = self.taken, None, False
-        if error is None:
+        if isinstance(result, Exception):
+            self._note_failure(result)
+            taken.failed()
+        else:
             self._is_failing = False
             taken.written()
-        else:
-            self._note_failure(error)
-            taken.failed()
 
     def finish(self) -> None:
         """Write the current content and wait for the disk: the log is flushed. Raises OSError."""

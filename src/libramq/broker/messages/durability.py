@@ -167,7 +167,11 @@ class Durability:
             is_deferred=True,
             is_brief=self._is_brief,
         )
-        self._queues = lane(Thread.DISK, plan=self._plan_queues, done=self._done)
+        self._queues = lane(
+            Thread.DISK,
+            plan=lambda: self._store.plan_queue_flush(self._clock.monotonic_ms()),
+            done=self._done,
+        )
         self._waiting: deque[tuple[int, MonotonicMs, Gated]] = deque()
         self._time_limit = kernel.deadlines.new(self._expire)
         self._sender_number = 0  # Of the connection that waited last.
@@ -241,9 +245,6 @@ class Durability:
             and plan.log_bytes <= BRIEF_BYTES_MAX
             and not self._queues.is_running
         )
-
-    def _plan_queues(self) -> FlushPlan | None:
-        return self._store.plan_queue_flush(self._clock.monotonic_ms())
 
     def _expire(self, now_ms: MonotonicMs) -> None:
         """Answer those whose time is up; all wait equally long. It is not moved when one is answered."""

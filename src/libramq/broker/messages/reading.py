@@ -115,7 +115,9 @@ class Reading:
         if pull.commit_offset is not None and self._may_commit(pull):
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         place = pull.group, pull.topic, pull.queue_id
-        if self._offsets.query(*place) is None and self._is_of_member(pull):
+        if self._offsets.query(*place) is None and (
+            pull.member is not None or self._reads_committed(pull.waiter.connection, pull.group)
+        ):
             self._offsets.note_pull(*place, pull.offset)
         reset = self._reset_to_follow(pull)
         if reset is not None:
@@ -240,9 +242,6 @@ class Reading:
             return None  # It chooses its offsets itself.
         self._offsets.note_reset_sent(group, topic, queue_id, connection.number)
         return pending
-
-    def _is_of_member(self, pull: Pull) -> bool:
-        return pull.member is not None or self._reads_committed(pull.waiter.connection, pull.group)
 
     def _may_commit(self, pull: Pull) -> bool:
         """Return whether a pull may commit: without a member it is harmless, but not without an epoch."""

@@ -13,6 +13,7 @@ SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -206,7 +207,11 @@ class Sending:
         if messages is None:
             messages = [self._message(draft, sender, wall_ms) for draft in drafts]
         results = self._log.append(messages)
-        done = [_count(each) for each, result in zip(messages, results, strict=True) if result.is_ok]
+        done = [
+            each.count if isinstance(each, StoreMessage) else len(each.bodies)
+            for each, result in zip(messages, results, strict=True)
+            if result.is_ok
+        ]
         if stored is not None and done:
             stored(sum(done), max(result.end for result in results))
         for result in results:
@@ -443,7 +448,9 @@ class Sending:
             return None
         runs: list[StoreMessage | MessageRun] = []
         start = 0
-        for (topic, queue_id, born_ms), of_place in groupby(drafts, key=_place):
+        for (topic, queue_id, born_ms), of_place in groupby(
+            drafts, key=attrgetter("topic", "queue_id", "born_ms")
+        ):
             bodies = [draft.body for draft in of_place]
             end, zeros = start + len(bodies), [0] * len(bodies)
             runs.append(
@@ -551,13 +558,3 @@ def prioritised(text: str, queue_id: int, queue_count: int) -> tuple[int, str]:
 def _as_one(ready: Prepared, message: StoreMessage) -> Prepared:
     """Return a batch that is stored as one record."""
     return msgspec.structs.replace(ready, messages=[message], record_count=message.count)
-
-
-def _count(message: StoreMessage | MessageRun) -> int:
-    """Return how many messages something that is stored is."""
-    return message.count if isinstance(message, StoreMessage) else len(message.bodies)
-
-
-def _place(draft: Draft) -> tuple[str, int, int | None]:
-    """Return what the messages of a run have in common."""
-    return draft.topic, draft.queue_id, draft.born_ms

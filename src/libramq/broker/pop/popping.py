@@ -312,7 +312,8 @@ class Popping:
         parts = [(share, start, offsets) for share in shares for start, offsets in share.parts()]
         untimed_keys = [(share.topic, wanted.group, share.queue_id, start) for share, start, _ in parts]
         pop_time_ms = self._in_flight.unused_time(untimed_keys, int(wall_ms))
-        revive_queue = self._next_revive_queue()
+        self._pops += 1
+        revive_queue = self._pops % REVIVE_QUEUES
         check_points = [
             CheckPoint(
                 topic=share.topic,
@@ -355,10 +356,6 @@ class Popping:
         self._taking.note_turn(wanted.group, shares[-1])
         now_ms = self._clock.monotonic_ms()
         return PopResult(pop_time_ms, ORDERED, shares, taken.rest, ordered=ordered, popped_ms=now_ms)
-
-    def _next_revive_queue(self) -> int:
-        self._pops += 1
-        return self._pops % REVIVE_QUEUES
 
     def _is_full(self, pop: Pop) -> bool:
         """Return whether a pop would need a check point that its group may not have."""

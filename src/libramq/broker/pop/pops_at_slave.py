@@ -80,7 +80,11 @@ class PopsAtSlave:
         before, self._end = self._end, self._store.end
         is_serving = self._may_serve()
         if self._was_serving and (self._end < before or not is_serving):
-            self._forget()
+            self._unwritten.clear()
+            for each in list(self._in_flight):
+                self._in_flight.acknowledge(each, (1 << len(each.diffs)) - 1)
+            refusal = broker_error(ResponseCode.SYSTEM_BUSY, "this slave does not act any more")
+            self._popping.refuse_held(refusal)
         self._was_serving = is_serving
         if not self._rounds.is_running:
             self._look()
@@ -90,12 +94,6 @@ class PopsAtSlave:
         due_ms = self._in_flight.next_due_ms
         if due_ms is not None:
             self._rounds.by(due_ms)
-
-    def _forget(self) -> None:
-        self._unwritten.clear()
-        for check_point in list(self._in_flight):
-            self._in_flight.acknowledge(check_point, (1 << len(check_point.diffs)) - 1)
-        self._popping.refuse_held(broker_error(ResponseCode.SYSTEM_BUSY, "this slave does not act any more"))
 
     def _hand_out_again(self, now_ms: MonotonicMs) -> bool:
         """Hand out the next check point that is due; return whether there was one."""

@@ -78,7 +78,10 @@ class Reviving:
         if due_ms is not None and not (self._rounds.is_running or self._is_refused):
             self._rounds.by(due_ms)
         if not self._is_refused:
-            self._compact()
+            try:
+                self._journal.compact(self._clock.wall_ms())
+            except BrokerError as error:
+                self._refused(error)
 
     def topic_deleted(self, topic: str) -> None:
         """Drop the check points of a topic: its offsets may soon mean other messages.
@@ -183,12 +186,6 @@ class Reviving:
         if not topic.startswith(names.RETRY_PREFIX):
             topic = names.pop_retry_topic(topic, group.group_name, is_new=self._new_names)
         return self._topics.for_group(topic, 1, PERM_READ | PERM_WRITE, wall_ms).topic_name, 0
-
-    def _compact(self) -> None:
-        try:
-            self._journal.compact(self._clock.wall_ms())
-        except BrokerError as error:
-            self._refused(error)
 
     def _refused(self, error: BrokerError) -> None:
         """Try again soon; what is refused again is not logged again."""

@@ -177,7 +177,9 @@ class Produces:
             return
         try:
             require_permission(self._authorizer, Send(production.connection.principal, topic))
-            _require_visible(topic)
+            if not is_visible(topic):
+                remark = f"topic {topic} is not for Kafka's clients"
+                raise InvalidBatch(ErrorCode.INVALID_TOPIC_EXCEPTION, remark)
             self._store_batch(batch, topic, production, place)
         except InvalidBatch as invalid:
             production.refuse(place, invalid.code, str(invalid))
@@ -211,11 +213,6 @@ class Produces:
         rest = stamp._replace(first=stamp.first + done, records=stamp.records - done)
         left = marked(drafts if drafts[0].record_count else drafts[done:], rest, offset)
         self._sending.append(left, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
-
-
-def _require_visible(topic: str) -> None:
-    if not is_visible(topic):
-        raise InvalidBatch(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic} is not for Kafka's clients")
 
 
 def _decode(

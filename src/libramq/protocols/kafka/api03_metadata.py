@@ -133,7 +133,8 @@ class Metadata:
         name = self._name_of(wanted)
         # A topic that the principal may not look up has no id, as at Kafka's brokers.
         if name is None or (wanted.name != name and not self._may_locate(name, slot.principal)):
-            return _of_no_topic(wanted)
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            return wire.MetadataTopic(name=None, topic_id=wanted.topic_id, error_code=code)
         return self._named(name, slot, creates=creates)
 
     def _answer(self, slot: Slot, results: Sequence["Described | wire.MetadataTopic | None"]) -> None:
@@ -182,10 +183,6 @@ class Metadata:
         if not numbering.runs:  # Its numberer has not answered yet; clients try again.
             return wire.MetadataTopic(name=name, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
         return name, numbering
-
-
-def _of_no_topic(wanted: wire.MetadataRequestTopic) -> wire.MetadataTopic:
-    return wire.MetadataTopic(name=None, topic_id=wanted.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def _topics(

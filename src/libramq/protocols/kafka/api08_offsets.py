@@ -19,7 +19,6 @@ from libramq.broker.groups.group_offsets import Found, GroupOffsets
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
-from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.values import Beat
 from libramq.kernel.connection import Principal
 from libramq.kernel.work import portions
@@ -151,7 +150,7 @@ class OffsetRequests:
         name, member_id, epoch = wanted.group_id, wanted.member_id, wanted.member_epoch
         refusal = self._refusal(name, principal)
         if refusal is None and (member_id is not None or epoch >= 0):
-            refusal = self._members.offsets_refusal(name, member_id or "", epoch)
+            refusal = self._members.modern.offsets_refusal(name, member_id or "", epoch)
         return wanted, refusal
 
     def _look_elsewhere(self, slot: Slot, groups: Sequence[_Checked]) -> None:
@@ -333,8 +332,10 @@ class OffsetRequests:
     def _read_topics(self, name: str) -> frozenset[str]:
         """Return what members of the group subscribe to."""
         found, modern = self._groups.classic.get(name), self._groups.modern.get(name)
-        topics = frozenset(modern.topics) if modern is not None else frozenset()
-        return topics | _topics(found) if found is not None else topics
+        members = found.members.values() if found is not None else ()
+        # Most name the same topics by the same bytes.
+        distinct = {each.metadata for member in members for each in member.protocols}
+        return frozenset(modern.topics if modern is not None else ()).union(*map(subscribed_topics, distinct))
 
     def _removed(
         self, request: wire.OffsetDeleteRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
@@ -406,12 +407,6 @@ def _results(topics: tuple[wire.CommittedTopic, ...], codes: Iterator[ErrorCode]
         )
         for topic in topics
     ]
-
-
-def _topics(found: ClassicGroup) -> frozenset[str]:
-    """Return the topics of a group's members; most name the same ones by the same bytes."""
-    distinct = {each.metadata for member in found.members.values() for each in member.protocols}
-    return frozenset().union(*map(subscribed_topics, distinct))
 
 
 def _removals(

@@ -40,20 +40,20 @@ class KafkaGroups:
         self._deadlines = kernel.deadlines
         self._thawed_ms = MonotonicMs(-THAW_MS)
         self._classic = classic
-        self._modern = modern
+        self.modern = modern
 
     def client_arrived(self, slot: Slot, groups: Collection[str] | None = None) -> None:
         """Note a client's first request over a connection, that it has signed in, or its question for
         coordinators of groups.
         """
         self._classic.client_arrived(slot, groups)
-        self._modern.client_arrived(slot, groups)
+        self.modern.client_arrived(slot, groups)
 
     @serves(wire.LeaveGroupRequest)
     def leave(self, request: wire.LeaveGroupRequest, slot: Slot) -> None:
         """Have the members leave, by the protocol of their group."""
         if self.every.modern.get(request.group_id) is not None:
-            self._modern.leave(request, slot)
+            self.modern.leave(request, slot)
         else:
             self._classic.leave(request, slot)
 
@@ -69,7 +69,7 @@ class KafkaGroups:
         ran_ms = self._deadlines.ran_ms
         if due_ms is not None and now_ms - max(due_ms, ran_ms or due_ms) >= FROZEN_MS:
             self._thawed_ms = now_ms
-        thawed_ms = max(self._thawed_ms, self.every.thawed_ms)
+        thawed_ms = max(self._thawed_ms, self.every.coordination.thawed_ms)
         return now_ms - thawed_ms < THAW_MS and not self.every.nodes.is_alone
 
     def commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
@@ -79,13 +79,9 @@ class KafkaGroups:
         elif beat.member_id and version < _EPOCHS_FROM:
             refusal = ErrorCode.UNSUPPORTED_VERSION
         else:
-            refusal = self.offsets_refusal(name, beat.member_id, beat.generation)
+            refusal = self.modern.offsets_refusal(name, beat.member_id, beat.generation)
         is_expected = bool(beat.member_id) and self._classic.expects_members
         return None if refusal is ErrorCode.UNKNOWN_MEMBER_ID and is_expected else refusal
-
-    def offsets_refusal(self, name: str, member_id: str, epoch: int) -> ErrorCode | None:
-        """Return why a member may not use the offsets of a group of KIP-848, if so."""
-        return self._modern.offsets_refusal(name, member_id, epoch)
 
     # Coordinators.
 

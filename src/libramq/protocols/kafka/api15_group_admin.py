@@ -71,7 +71,8 @@ class GroupAdministration:
         """Answer with the groups that fit the filters; of many, some in each turn."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        names = [name for name in self._names() if not types or self._type(name).lower() in types]
+        here = sorted(filter(self._nodes.is_coordinator, self._groups.names()))
+        names = [name for name in here if not types or self._type(name).lower() in types]
 
         def look(name: str) -> wire.ListedGroup | None:
             state, protocol_type = self._state(name)
@@ -86,9 +87,6 @@ class GroupAdministration:
             slot.answer(wire.ListGroupsResponse(groups=tuple(filter(None, found))))
 
         slot.each(names, look, answer)
-
-    def _names(self) -> Sequence[str]:
-        return sorted(filter(self._nodes.is_coordinator, self._groups.names()))
 
     def _is_modern(self, name: str) -> bool:
         """Return whether a group has members of KIP-848's protocol."""
@@ -140,7 +138,7 @@ class GroupAdministration:
             group_id=name,
             group_state=state,
             protocol_type=protocol_type,
-            protocol_data=_strategy(found),
+            protocol_data=(found.protocol_name or "") if found is not None and _is_stable(found) else "",
             members=tuple(_classic_member(found, each) for each in found.members.values()) if found else (),
         )
 
@@ -234,12 +232,8 @@ class GroupAdministration:
         return ErrorCode.NONE
 
 
-def _is_stable(found: ClassicGroup | None) -> bool:
-    return found is not None and found.status is Status.STABLE
-
-
-def _strategy(found: ClassicGroup | None) -> str:
-    return (found.protocol_name or "") if found is not None and _is_stable(found) else ""
+def _is_stable(found: ClassicGroup) -> bool:
+    return found.status is Status.STABLE
 
 
 def _classic_member(found: ClassicGroup, member: ClassicMember) -> wire.DescribedGroupMember:

@@ -154,7 +154,7 @@ class Producers:
 
     def _written(self, result: object) -> None:
         self._is_writing = False
-        self._progress.done(result if isinstance(result, Exception) else None)
+        self._progress.done(result)
         if self.sequences.version != self._saved:
             self.changed()
 

@@ -107,7 +107,10 @@ class ModernGroups(GroupRequests[ModernGroup]):
         #: The versions of groups whose held heartbeats were looked at.
         self._looked_at: dict[str, int] = {}
         self._patterns = TopicPatterns(kernel, groups.nodes, self._uses, self._fit)
-        self._restore()
+        for name, group in self._records.restored(self._clock.monotonic_ms()):  # From before a restart.
+            self._records.silent.add(name)
+            self._continue(name, group)
+        self.moved()
 
     @serves(wire.ConsumerGroupHeartbeatRequest)
     def beat(self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot) -> None:
@@ -134,7 +137,10 @@ class ModernGroups(GroupRequests[ModernGroup]):
         held = Beat(beat.member_id, beat.instance_id, beat.epoch)
         if refusal is Refusal.NONE:
             self._records.silent.discard(name)
-            self._note_last(name, group, held)
+            last = self._last.setdefault(name, {})
+            last[beat.member_id] = held
+            if len(last) > len(group.members):
+                self._forget_gone(name, group, list(last))  # A static member is back under another id.
             pattern = group.members[beat.member_id].pattern
             if pattern:
                 self._patterns.use(pattern, name, slot.principal, is_known=pattern in group.fitting)
@@ -238,13 +244,6 @@ class ModernGroups(GroupRequests[ModernGroup]):
         group.dissolve()
         self._finish(name)
 
-    def _restore(self) -> None:
-        """Continue with the groups that were recorded before a restart."""
-        for name, group in self._records.restored(self._clock.monotonic_ms()):
-            self._records.silent.add(name)
-            self._continue(name, group)
-        self.moved()
-
     def _continue(self, name: str, group: ModernGroup) -> None:
         self.groups.put(name, group)
         for pattern in {each.pattern for each in group.members.values() if each.pattern}:
@@ -305,12 +304,6 @@ class ModernGroups(GroupRequests[ModernGroup]):
         """Forget the connection and the last heartbeat of a member that is gone."""
         self.presence.left((name, member_id))
         self._last.get(name, {}).pop(member_id, None)
-
-    def _note_last(self, name: str, group: ModernGroup, beat: Beat) -> None:
-        last = self._last.setdefault(name, {})
-        last[beat.member_id] = beat
-        if len(last) > len(group.members):
-            self._forget_gone(name, group, list(last))  # A static member is back under another id.
 
     def _answer_held(self, held: HeldHeartbeat) -> None:
         name, member_id = held.group, held.beat.member_id

@@ -15,7 +15,7 @@ from libramq.broker.cluster.kafka.group_copies import GroupLoad
 from libramq.broker.groups.coordination import Coordination
 from libramq.catalog import TopicTable
 from libramq.catalog.group_table import GroupTable
-from libramq.clock import MonotonicMs, WallMs
+from libramq.clock import WallMs
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.modern.group import ModernGroup
@@ -51,7 +51,7 @@ class BrokerGroups:
         self.modern: Groups[ModernGroup] = Groups(ModernGroup)
         self._table = table
         self._topics = topics
-        self._coordination = coordination
+        self.coordination = coordination
         self.nodes = nodes
         self._authorizer = authorizer
         self._load = load
@@ -69,14 +69,9 @@ class BrokerGroups:
             or (name in self._table and name not in names.SYSTEM_GROUPS)
         )
 
-    @property
-    def thawed_ms(self) -> MonotonicMs:
-        """Return when this process had stood still last."""
-        return self._coordination.thawed_ms
-
     def has_foreign_members(self, name: str) -> bool:
         """Return whether a group has members of RocketMQ's protocol: they divide queues by other rules."""
-        return self._coordination.has_clients(name)
+        return self.coordination.has_clients(name)
 
     def has_members(self, name: str) -> bool:
         """Return whether a group has members, of whichever protocol."""

@@ -184,7 +184,7 @@ class HeldHeartbeats:
         connection = slot.connection
         self.answer(connection)
         slot.step_aside()
-        deadline = self._deadlines.set(until_ms, partial(self._expire, connection))
+        deadline = self._deadlines.set(until_ms, lambda _: self.answer(connection))
         self._held[connection] = HeldHeartbeat(slot, group, beat, deadline)
         self._of_group.setdefault(group, {})[connection] = None
 
@@ -212,9 +212,6 @@ class HeldHeartbeats:
             held = self._held.get(connection)
             if held is not None and has_news(held.beat):
                 self.answer(connection)
-
-    def _expire(self, connection: Connection, now_ms: MonotonicMs) -> None:
-        self.answer(connection)
 
 
 class GroupRequests(ABC, Generic[G]):

@@ -17,7 +17,7 @@ Upstream: ProducerStateManager.java, ProducerStateEntry.java, ProducerAppendInfo
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from libramq.wire.kafka.error_code import ErrorCode
@@ -167,15 +167,11 @@ class Sequences:
 
     def expire(self, wall_ms: int) -> None:
         """Forget producers that stored nothing for a day."""
-        for key, entry in list(self._expired(wall_ms)):
-            if self._entries.get(key) is entry:
-                del self._entries[key]
-
-    def _expired(self, wall_ms: int) -> Iterator[tuple[Key, Entry]]:
-        for key, entry in self._entries.items():
+        while self._entries:
+            key, entry = next(iter(self._entries.items()))
             if entry.used_ms + EXPIRATION_MS > wall_ms:
                 return
-            yield key, entry
+            del self._entries[key]
 
     def snapshot(self) -> Sequence[tuple[Key, Entry]]:
         """Return everything; the parts never change."""

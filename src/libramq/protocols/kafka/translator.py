@@ -78,6 +78,10 @@ class KafkaTranslator:
         if broker.audit is not None:
             self._changed = broker.audit.changed
             self._authorizer = AuditedAuthorizer(broker.authorizer, broker.audit, PROTOCOL)
+        nodes = KafkaNodes(node, broker.cluster.nodes)
+        ids = TopicIds(nodes.cluster)
+        messages = self._messages(broker, nodes, ids)
+        groups = self._groups_of(broker, nodes, ids, secret_bits)
         self._sasl = Sasl(
             broker.access,
             broker.kernel,
@@ -85,12 +89,8 @@ class KafkaTranslator:
             audit=broker.audit,
             has_plain=broker.config.tls.mode == "enforcing",
             is_voluntary=broker.config.authorization_dry_run,
-            signed_in=self._signed_in,
+            signed_in=self._groups.client_arrived,
         )
-        nodes = KafkaNodes(node, broker.cluster.nodes)
-        ids = TopicIds(nodes.cluster)
-        messages = self._messages(broker, nodes, ids)
-        groups = self._groups_of(broker, nodes, ids, secret_bits)
         self._apis = served_by((self, self._sasl, *messages, *groups))
 
     def _messages(self, broker: Broker, nodes: KafkaNodes, ids: TopicIds) -> Sequence[object]:
@@ -183,10 +183,6 @@ class KafkaTranslator:
         self._groups.client_arrived(slot)
         self._answers.client_named(slot.connection, request.client_software_name)
         slot.answer(ApiVersionsResponse(api_keys=_VERSIONS))
-
-    def _signed_in(self, slot: Slot) -> None:
-        """Note who a client is, for which members may wait."""
-        self._groups.client_arrived(slot)
 
     def _serve(self, slot: Slot, request: Request) -> None:
         try:

@@ -93,7 +93,10 @@ class EscapingLevels:
             return None, now_ms + SOON_MS
         next_ms = None if due.head_due_ms is None else max(due.head_due_ms, now_ms + SOON_MS)
         if not due.messages:
-            self._advance(level, due.next_offset)  # All of them were delivered by the master.
+            account = self._schedule.account_of(level)
+            if due.next_offset > account.until:  # All of them were delivered by the master.
+                self._schedule.passed_on(level, msgspec.structs.replace(account, until=due.next_offset))
+                self._moved()
             return None, next_ms
         window = self._windows[level] = Window(due.messages, due.next_offset)
         return window, next_ms
@@ -114,12 +117,6 @@ class EscapingLevels:
         if window.is_done:
             del self._windows[level]
             self._ready()
-
-    def _advance(self, level: int, until: int) -> None:
-        account = self._schedule.account_of(level)
-        if until > account.until:
-            self._schedule.passed_on(level, msgspec.structs.replace(account, until=until))
-            self._moved()
 
     # What others pass.
 

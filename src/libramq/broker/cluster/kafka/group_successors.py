@@ -246,12 +246,9 @@ class GroupSuccessors:
                 self._put(each, name, copy)
             else:
                 del self._of[each]
-        for each in [each for each, change in to.pending.items() if self._is_void(each, name, change)]:
-            del to.pending[each]
-
-    def _is_void(self, group: str, successor: str, change: _Change) -> bool:
-        """Return whether a change says only that a group is gone, of which the successor has nothing now."""
-        return self._of.get(group) != successor and not change.is_handed_over and not change.waiting
+        for each, change in list(to.pending.items()):
+            if self._of.get(each) != name and not change.is_handed_over and not change.waiting:
+                del to.pending[each]  # It says only that the group is gone, of which nothing is there.
 
     # The time, and other brokers.
 
@@ -284,7 +281,10 @@ class GroupSuccessors:
                 continue
             waiting = self._withdraw(name, before)
             if not is_ours and coordinator is not None:
-                self._hand_over(name, coordinator)
+                copy = self._copy(name)
+                if copy is not None:
+                    self._put(name, coordinator, copy, is_handed_over=True)
+                    self._send(coordinator)
             elif successor is not None:
                 self._pass_on(name, successor)
                 change = self._successors[successor].find(name) if self._of.get(name) == successor else None
@@ -308,12 +308,6 @@ class GroupSuccessors:
                 waiting += change.waiting
                 change.waiting = []
         return waiting
-
-    def _hand_over(self, name: str, coordinator: str) -> None:
-        copy = self._copy(name)
-        if copy is not None:
-            self._put(name, coordinator, copy, is_handed_over=True)
-            self._send(coordinator)
 
 
 def _call(waiting: Iterable[Callable[[], None]]) -> None:

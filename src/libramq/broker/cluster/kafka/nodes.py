@@ -275,13 +275,11 @@ class Nodes:
             theirs = [node.numberings[topic] for node in self.known.values() if topic in node.numberings]
             own = self._numberings.get(topic)
             found = best([*theirs, *([own] if own is not None else [])]) or Numbering()
-            if has_all and not found.covers(counts) and self._is_numberer(topic):
+            is_numberer = coordinator_of(topic, self.view.names) == self.broker_name
+            if has_all and not found.covers(counts) and self.view.is_known and is_numberer:
                 found = found.extended(counts)
             if found.runs:
                 self._keep(topic, found)
-
-    def _is_numberer(self, topic: str) -> bool:
-        return self.view.is_known and coordinator_of(topic, self.view.names) == self.broker_name
 
     def _keep(self, topic: str, numbering: Numbering) -> None:
         known = self._numberings.get(topic)

@@ -89,7 +89,9 @@ class UnreadQueues:
     ) -> Work[int]:
         """Return what a group has not read of queues, whose first and next offsets are given."""
         lag = 0
-        is_live, committed = self._has_members(group), self._offsets.offsets(group, topic)
+        connected, committed = self._clients.group(group), self._offsets.offsets(group, topic)
+        is_foreign = self._clients.foreign.get(group) is not None
+        is_live = is_foreign or (connected is not None and bool(connected.members))
         for queue_id in stored if is_live else committed.keys() & stored.keys():
             first, end = stored[queue_id]
             read = committed.get(queue_id)
@@ -104,11 +106,6 @@ class UnreadQueues:
             yield None
         yield None
         return lag
-
-    def _has_members(self, group: str) -> bool:
-        connected = self._clients.group(group)
-        is_foreign = self._clients.foreign.get(group) is not None
-        return is_foreign or (connected is not None and bool(connected.members))
 
 
 class TopicAdministration:

@@ -68,7 +68,9 @@ class QueryAssignment:
         if mode is not None and mode.mode == MODE_POP:
             return self._pop_share(body, group.client_ids, mode.pop_share_queue_num)
         if is_light(body.topic):
-            return self._light_queue(body, group.client_ids)
+            # As Apache's broker does: the queue of a light topic is here, and one member's.
+            own = self._topics.queues(body.topic)
+            return reply_with(own and _allocation(body)(body.client_id, own, sorted(group.client_ids)))
         question = QueueQuestion(body.consumer_group, body.client_id, body.topic, body.strategy_name)
         waiter = RequestWaiter(request, self._answer, reply_with)
         self._assigner.ask(question, waiter, cost_bytes=len(request.command.body))
@@ -82,13 +84,6 @@ class QueryAssignment:
             return reply_with(None)
         shared = pop_share(body.client_id, queues, sorted(client_ids), share, _allocation(body))
         return reply_rows(partial(QueryAssignmentReply.of, shared, MODE_POP), len(shared))
-
-    def _light_queue(self, body: QueryAssignmentBody, client_ids: list[str]) -> Outcome:
-        """Return the queue of a light topic here, if it is the member's, as Apache's broker does."""
-        queues = self._topics.queues(body.topic)
-        if not queues:
-            return reply_with(None)
-        return reply_with(_allocation(body)(body.client_id, queues, sorted(client_ids)))
 
     @serves(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_mode(self, request: Request) -> Outcome:

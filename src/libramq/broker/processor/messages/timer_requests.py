@@ -9,7 +9,6 @@ from typing import Final
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
-from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.formats.document import encode_body
@@ -64,7 +63,9 @@ class TimerRequests:
             raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
         if handle.broker_name != self._broker_name:
             raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
-        self._require_time(handle, request.wall_ms)
+        time_ms = p.whole_number(handle.time_ms) or 0
+        if not 0 < time_ms - int(request.wall_ms) < self._max_delay_ms:
+            raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         message = _deletion(handle, header.producer_group, request)
         self._files.timers.accept(message, message.properties_text.decode(), request.wall_ms)
         (result,) = self._log.append([message])
@@ -82,11 +83,6 @@ class TimerRequests:
     def metrics(self, request: Request) -> Outcome:
         """Return how many timer messages wait, by topic."""
         return Reply(body=encode_body(self._files.timers.metrics.content()))
-
-    def _require_time(self, handle: RecallHandle, wall_ms: WallMs) -> None:
-        time_ms = p.whole_number(handle.time_ms) or 0
-        if not 0 < time_ms - int(wall_ms) < self._max_delay_ms:
-            raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
 
 
 def _deletion(handle: RecallHandle, producer_group: str | None, request: Request) -> StoreMessage:
