@@ -351,7 +351,7 @@ async def test_a_member_leaves_a_broker_once_its_heartbeat_is_answered(
 ):
     """Apache's brokers may handle the two in any order, and keep a member whose heartbeat comes last."""
     if answers:
-        monkeypatch.setattr("libramq.client.consuming.consumer_network.LEAVE_TIMEOUT_MS", 60_000)
+        monkeypatch.setattr("libramq.client.consuming.known_brokers.LEAVE_TIMEOUT_MS", 60_000)
     inbox = Inbox(watch)
     reader = consumer(namesrv, heartbeat_ms=100, persist_ms=60_000)
     reader.subscribe("T", "*", inbox)

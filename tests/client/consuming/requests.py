@@ -166,6 +166,11 @@ class LeaveGroup(Request):
 
 
 @dataclass
+class Unregister(Request):
+    address: str
+
+
+@dataclass
 class LockQueues(Request):
     address: str
     queues: tuple[MessageQueue, ...]
@@ -259,6 +264,7 @@ _READERS = {
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda ask: ListTopics(ask=ask),
     RequestCode.GET_BROKER_CLUSTER_INFO: lambda ask: ListBrokers(ask=ask),
     RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UNREGISTER_CLIENT: lambda ask: Unregister(ask.address, ask=ask),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda ask: FetchConsumerList(ask.address, ask=ask),
     RequestCode.QUERY_CONSUMER_OFFSET: lambda ask: QueryOffset(
         _queue(ask), ask.address, ask.call.ext["setZeroIfNotFound"] == "true", ask=ask

@@ -93,6 +93,6 @@ def test_leaving_writes_offsets_and_unregisters():
     talk.handled((talk.deliveries()[0], HandlerOutcome.SUCCESS))
     talk.stop()
     assert talk.effects == [
-        fx.StoreOffsets(((q(0), 1),)), fx.Revoked((q(0),)), fx.Unregister(("a:1",)),
+        fx.StoreOffsets(((q(0), 1),)), fx.Revoked((q(0),)), rq.Unregister("a:1"),
     ]  # fmt: skip
     assert talk.core._phase is Phase.LEAVING

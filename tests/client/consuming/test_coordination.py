@@ -7,7 +7,6 @@ import pytest
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.life import Phase
 from libramq.client.consuming.pulling.pulling import PULL_FAILED_MS
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, RequestTimeout, SubscriptionsDiffer
@@ -971,9 +970,9 @@ def test_a_graceful_stop_commits_leaves_and_unregisters():
     (commit,) = talk.of(rq.CommitOffset)
     (leave,) = talk.commit_answered(commit)
     assert leave == rq.LeaveGroup("a:1", "m1", "member_left", grants(q(0)))
-    assert talk._(leave.ask.done(None, talk.now_ms)) == [fx.Unregister(("a:1",))]
-    assert talk.core.unregistered() == [fx.Stopped()]
-    assert talk.core._phase is Phase.STOPPED
+    (unregister,) = talk._(leave.ask.done(None, talk.now_ms))
+    assert unregister == rq.Unregister("a:1")
+    assert talk._(unregister.ask.done(None, talk.now_ms)) == [fx.Stopped()]
 
 
 def test_idle_queues_are_released_while_a_slow_handler_runs():
@@ -1032,7 +1031,7 @@ def test_a_static_member_keeps_its_queues_when_it_stops():
     talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.stop()
     (commit,) = talk.of(rq.CommitOffset)
-    assert talk.commit_answered(commit) == [fx.Unregister(("a:1",))]
+    assert talk.commit_answered(commit) == [rq.Unregister("a:1")]
 
 
 # Duplicates

@@ -390,11 +390,11 @@ def test_stopping_waits_for_what_is_in_hand_and_commits_it():
     talk.pulled(q(0), found(0, 1, 2))
     program.one()
     talk.stop(timeout_ms=5_000)
-    assert talk.of(fx.Unregister) == []
+    assert talk.of(rq.Unregister) == []
     program.finish()
     assert commits(talk) == [(q(0), 1)]
     talk.commit_answered(*talk.of(rq.CommitOffset))
-    assert talk.of(fx.Unregister) != []
+    assert talk.of(rq.Unregister) != []
 
 
 def test_what_was_not_done_when_the_program_failed_is_not_committed():

@@ -348,7 +348,7 @@ def test_leaving_unlocks_before_it_unregisters():
     (commit,) = talk.of(rq.CommitOffset)
     assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(1),))]
     talk.commit_answered(commit)
-    assert talk.effects == [rq.UnlockQueues("a:1", (q(0),)), fx.Unregister(("a:1",))]
+    assert talk.effects == [rq.UnlockQueues("a:1", (q(0),)), rq.Unregister("a:1")]
 
 
 def test_leaving_has_a_deadline_whatever_does_not_answer():

@@ -2,7 +2,6 @@
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.life import Phase
 from libramq.client.options import ConsumeFrom
 from libramq.formats.route import BrokerData, TopicRouteData
 from tests.client.consuming import requests as rq
@@ -294,9 +293,9 @@ def test_leaving_drains_commits_and_says_goodbye_in_this_order():
     assert talk.effects == []
     talk.handled((waiting, HandlerOutcome.SKIPPED), (running, HandlerOutcome.SUCCESS))
     assert talk.effects == [rq.CommitOffset(q(0), 2, "a:1"), fx.Revoked((q(0),))]
-    assert talk.commit_answered(talk.effects[0]) == [fx.Unregister(("a:1",))]
-    assert talk.core.unregistered() == [fx.Stopped()]
-    assert talk.core._phase is Phase.STOPPED
+    (unregister,) = talk.commit_answered(talk.effects[0])
+    assert unregister == rq.Unregister("a:1")
+    assert talk._(unregister.ask.done(None, talk.now_ms)) == [fx.Stopped()]
 
 
 def test_leaving_has_a_deadline():
@@ -306,7 +305,7 @@ def test_leaving_has_a_deadline():
     talk.deliveries()[0].begin()
     assert talk.stop(timeout_ms=500) == []
     assert talk.at(499) == []
-    assert talk.at(500) == [fx.Revoked((q(0),)), fx.Unregister(("a:1",))]
+    assert talk.at(500) == [fx.Revoked((q(0),)), rq.Unregister("a:1")]
 
 
 def test_leaving_does_not_wait_for_a_broker_that_does_not_answer():
@@ -318,8 +317,8 @@ def test_leaving_does_not_wait_for_a_broker_that_does_not_answer():
     second.begin()
     talk.stop(timeout_ms=500)
     talk.at(500)
-    assert talk.of(fx.Unregister) == []
-    assert talk.at(1500) == [fx.Unregister(("a:1",))]
+    assert talk.of(rq.Unregister) == []
+    assert talk.at(1500) == [rq.Unregister("a:1")]
 
 
 def test_the_first_commits_of_a_topic_go_one_after_the_other():
@@ -336,7 +335,7 @@ def test_the_first_commits_of_a_topic_go_one_after_the_other():
             assert commit.offset == 1
             talk.commit_answered(commit)
     assert committed == [[q(0)], [q(1), q(2)]]
-    assert talk.of(fx.Unregister) == [fx.Unregister(("a:1",))]
+    assert talk.of(rq.Unregister) == [rq.Unregister("a:1")]
 
 
 def test_after_an_acknowledged_commit_all_queues_are_committed_at_once():
@@ -369,7 +368,7 @@ def test_after_leaving_no_queue_is_taken():
     talk = Conversation().pulling(2)
     (late,) = talk.of(rq.Pull)
     talk.stop()
-    assert talk.of(fx.Unregister) == [fx.Unregister(("a:1",))]
+    assert talk.of(rq.Unregister) == [rq.Unregister("a:1")]
     assert talk.notified() == []
     assert talk.routes(T=route(8)) == []
     assert talk.members("me") == []

@@ -8,7 +8,6 @@ Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java, PullMessageService.j
 """
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, Required, TypeVar, Unpack, get_args, get_origin
@@ -31,7 +30,6 @@ from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.publish_info import subscribe_queues
 from libramq.client.statistics import ConsumerStatistics
 from libramq.clock import MonotonicMs, read_clock
-from libramq.codes import RequestCode
 from libramq.errors import (
     ConfigError,
     ConnectionLost,
@@ -46,7 +44,7 @@ from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.command import Command
-from libramq.rpc.broker_calls import heartbeat, unregister_client
+from libramq.rpc.broker_calls import heartbeat
 from libramq.rpc.call import Call
 from libramq.runtime.seams import Timer
 from libramq.transport.access import OPEN
@@ -147,11 +145,6 @@ class ConsumerNetwork:
         self._is_running = False
         self._stopped: Callable[[None], None] | None = None
         self._stop_timer: Timer | None = None
-        #: Brokers that did not answer a request during the stop: it waits for no further answer of theirs.
-        self._silent: set[str] = set()
-        #: Heartbeats without an answer, by broker, and what is sent to it once they are answered.
-        self._heartbeats: Counter[str] = Counter()
-        self._leaving: dict[str, Callable[[], None]] = {}
 
     def _new_performers(self, run: Run) -> Performers:
         performers: Performers = {
@@ -167,7 +160,6 @@ class ConsumerNetwork:
             fx.FetchRoutes: self._fetch_routes,
             fx.Trouble: run.begin_trouble,
             fx.Recovered: run.end_trouble,
-            fx.Unregister: self._unregister,
             fx.Stopped: lambda _: self.end(),
         }
         kinds = {get_origin(each) or each for each in get_args(fx.Effect)}
@@ -445,14 +437,6 @@ class ConsumerNetwork:
 
         def done(reply: Command | LibraError) -> None:
             self._answered(ask, ask.call.outcome(reply, where=f"broker {ask.address}"))
-            if is_heartbeat:
-                self._heartbeats[ask.address] -= 1
-                if not self._heartbeats[ask.address]:
-                    self._leave(ask.address)
-
-        is_heartbeat = ask.call.code is RequestCode.HEART_BEAT
-        if is_heartbeat:
-            self._heartbeats[ask.address] += 1
 
         self._remotes.send(
             ask.address, ask.call.command(), done, timeout_ms=ask.timeout_ms, takes_late=ask.takes_late
@@ -462,7 +446,7 @@ class ConsumerNetwork:
         if not self._is_running:
             return
         if self._stopped is not None and isinstance(outcome, RequestTimeout):
-            self._silent.add(ask.address)
+            self.core.known_brokers.silent.add(ask.address)
         for _ in range(2):
             try:
                 effects = ask.done(outcome, self._clock.monotonic_ms())
@@ -484,44 +468,6 @@ class ConsumerNetwork:
                 self._perform(effect.done(routes, self._clock.monotonic_ms()))
 
         self._name_servers.routes(effect.topics, found)
-
-    def _unregister(self, effect: fx.Unregister) -> None:
-        """Unregister at brokers, at each once it has answered our heartbeats, or LEAVE_TIMEOUT_MS later.
-
-        Apache's brokers handle the two on different threads: a heartbeat handled after the leaving would keep
-        us a member, with queues that nobody reads, for two minutes.
-        """
-        call = unregister_client(
-            self._settings.client_id, producer_group=None, consumer_group=self._settings.group
-        )
-        waiting = len([each for each in effect.addresses if each not in self._silent])
-
-        def answered(_: object) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if not waiting and self._is_running:
-                self._perform(self.core.unregistered())
-
-        def ignored(_: object) -> None:
-            pass
-
-        for address in effect.addresses:
-            done = ignored if address in self._silent else answered
-            self._leaving[address] = partial(
-                self._remotes.send, address, call.command(), done, timeout_ms=LEAVE_TIMEOUT_MS
-            )
-            if self._heartbeats[address] and address not in self._silent:
-                self._timers.after(LEAVE_TIMEOUT_MS, partial(self._leave, address))
-            else:
-                self._leave(address)
-        if not waiting and self._is_running:
-            self._perform(self.core.unregistered())
-
-    def _leave(self, address: str) -> None:
-        """Send what waited for a broker's answers to our heartbeats."""
-        leave = self._leaving.pop(address, None)
-        if leave is not None:
-            leave()
 
 
 def _beginning(settings: ConsumerSettings, subscriptions: Mapping[str, Selector]) -> GroupBeginning | None:

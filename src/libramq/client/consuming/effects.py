@@ -110,12 +110,6 @@ class Recovered(msgspec.Struct, frozen=True):
     """Report that nothing keeps us out any more."""
 
 
-class Unregister(msgspec.Struct, frozen=True):
-    """Unregister from brokers → `unregistered`."""
-
-    addresses: tuple[str, ...]
-
-
 class Stopped(msgspec.Struct, frozen=True):
     """Report the end: no further effects will come."""
 
@@ -133,7 +127,6 @@ Effect = (
     | FetchRoutes
     | Trouble
     | Recovered
-    | Unregister
     | Stopped
 )
 Effects = list[Effect]

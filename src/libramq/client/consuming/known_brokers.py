@@ -5,12 +5,13 @@ Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbe
 the reconnecting is ours.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.life import Troubles
 from libramq.client.consuming.subscription import Subscriptions, heartbeat_data
@@ -30,7 +31,7 @@ from libramq.formats.route import MASTER_ID, TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX, is_light
 from libramq.remoting.body.cluster import ClusterInfo
-from libramq.rpc.broker_calls import HeartbeatReply, heartbeat
+from libramq.rpc.broker_calls import HeartbeatReply, heartbeat, unregister_client
 from libramq.rpc.name_server_calls import all_topics, cluster_info
 from libramq.transport.outages import log_failed_request
 
@@ -81,6 +82,13 @@ class KnownBrokers:
         self.offering: set[str] = set()
         self._coordinating: set[str] = set()
         self._is_closed = False
+        #: Heartbeats without an answer, by broker.
+        self._unanswered: Counter[str] = Counter()
+        #: While we leave: brokers to unregister at, and those whose answers are awaited.
+        self._leaving: set[str] = set()
+        self._awaited: set[str] = set()
+        #: Brokers that did not answer a request during the stop: it waits for no further answer of theirs.
+        self.silent: set[str] = set()
         #: What follows when the routes have changed, and when a broker answers that did not know us before.
         self.routes_changed: Callable[[MonotonicMs], Effects] = lambda _: []
         self.met: Callable[[str, MonotonicMs], Effects] = lambda *_: []
@@ -212,6 +220,9 @@ class KnownBrokers:
         self, address: str, outcome: HeartbeatReply | LibraError, now_ms: MonotonicMs
     ) -> Effects:
         """Handle the result of a heartbeat."""
+        self._unanswered[address] -= 1
+        if address in self._leaving and self._unanswered[address] <= 0:
+            return self._leave(address, now_ms)
         about = f"broker {address}"
         is_known = about in self.troubles.present and isinstance(outcome, NoPermission)
         self.troubles.answered(about, outcome, keeps_out=True)
@@ -277,9 +288,38 @@ class KnownBrokers:
         data = heartbeat_data(self._settings, self._subscriptions, self._version)
         coordinated = self._settings.is_member and not self._allocates
         call = heartbeat(data, coordinated=coordinated, lease_ended=self._lease_ended)
-        return [
-            fx.Ask(address, call, partial(self.heartbeat_answered, address)) for address in sorted(addresses)
-        ]
+        addresses = sorted(addresses)
+        self._unanswered.update(addresses)
+        return [fx.Ask(address, call, partial(self.heartbeat_answered, address)) for address in addresses]
+
+    # The end.
+
+    def unregister(self, now_ms: MonotonicMs) -> Effects:
+        """Unregister at each broker that has answered our heartbeats, or after LEAVE_TIMEOUT_MS; then stop.
+
+        Apache's brokers handle the two on different threads: a heartbeat handled after the leaving would keep
+        us a member, with queues that nobody reads, for two minutes.
+        """
+        self._leaving, self._awaited = set(self.alive), self.alive - self.silent
+        found: Effects = []
+        for address in sorted(self.alive):
+            if self._unanswered[address] > 0 and address not in self.silent:
+                self._timers.at(now_ms + LEAVE_TIMEOUT_MS, partial(self._leave, address))
+            else:
+                found += self._leave(address, now_ms)
+        return found if self._awaited else [*found, fx.Stopped()]
+
+    def _leave(self, address: str, _: MonotonicMs) -> Effects:
+        if address not in self._leaving:
+            return []
+        self._leaving.discard(address)
+        settings = self._settings
+        call = unregister_client(settings.client_id, producer_group=None, consumer_group=settings.group)
+        return [fx.Ask(address, call, partial(self._left, address), LEAVE_TIMEOUT_MS)]
+
+    def _left(self, address: str, outcome: LibraError | None, _: MonotonicMs) -> Effects:
+        self._awaited.discard(address)
+        return [] if self._awaited else [fx.Stopped()]
 
     def _update(self, topic: str, route: TopicRouteData) -> bool:
         try:

@@ -170,7 +170,8 @@ class PushConsumerCore:
     # Coordination.
 
     def _left(self) -> Effects:
-        return self._unregister() if self._phase is Phase.LEAVING else []
+        now_ms = self.table.lease.monotonic_ms()
+        return self.known_brokers.unregister(now_ms) if self._phase is Phase.LEAVING else []
 
     # Queues and messages.
 
@@ -227,12 +228,6 @@ class PushConsumerCore:
         self.coordination.begin_leaving()
         return self.own.handle_each(ev.Unassigned(timeout_ms), now_ms)
 
-    def unregistered(self) -> Effects:
-        """Handle the end of unregistering: the brokers have answered or cannot be reached."""
-        self._phase = Phase.STOPPED
-        self._timers.clear()
-        return [fx.Stopped()]
-
     def _stop_now(self, now_ms: MonotonicMs) -> Effects:
         if self._phase is not Phase.DRAINING:
             return []
@@ -240,9 +235,6 @@ class PushConsumerCore:
         if len(self.table):
             self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
         return steps
-
-    def _unregister(self) -> Effects:
-        return [fx.Unregister(tuple(sorted(self.known_brokers.alive)))]
 
     def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
         """Add what follows from an event. Each part sees what those before it changed."""
@@ -252,7 +244,7 @@ class PushConsumerCore:
             effects += self.fetching.commits.settle()
         if self._phase is Phase.DRAINING and not len(self.table):
             self._phase = Phase.LEAVING
-            effects += self.coordination.leave() or self._unregister()
+            effects += self.coordination.leave() or self.known_brokers.unregister(now_ms)
         elif self._phase in (Phase.RUNNING, Phase.DRAINING):
             effects += self.coordination.requests(now_ms)
         if self.troubles.reports:

@@ -392,22 +392,17 @@ class PopConsumerCore:
         self.holding.close()
         return []
 
-    def unregistered(self) -> Effects:
-        """Handle the end of unregistering: the brokers have answered or cannot be reached."""
-        self._phase = Phase.STOPPED
-        return [fx.Stopped()]
-
     def _stop_now(self, now_ms: MonotonicMs) -> Effects:
         if self._is_drained:
-            return self._unregister()
+            return self._unregister(now_ms)
         self._is_drained = True
         self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
         return []
 
-    def _unregister(self) -> Effects:
+    def _unregister(self, now_ms: MonotonicMs) -> Effects:
         self._phase = Phase.LEAVING
         self._stop_due.cancel()
-        return [fx.Unregister(tuple(sorted(self.known_brokers.alive)))]
+        return self.known_brokers.unregister(now_ms)
 
     def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
         """Add what follows from an event."""
@@ -416,7 +411,7 @@ class PopConsumerCore:
             self.holding.give_back(now_ms)
         found += self._settling.requests(now_ms)
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
-            found += self._unregister()
+            found += self._unregister(now_ms)
         if self._phase is Phase.RUNNING and not self.holding.is_paused:
             for place, address in self._places.to_pop(now_ms):
                 found += self._pop(place, address, now_ms)
