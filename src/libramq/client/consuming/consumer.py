@@ -23,6 +23,7 @@ from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedM
 from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Value
 from libramq.client.consuming.fetching.fetching import Fetching
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
+from libramq.client.consuming.handling.handlers import Receiver
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, record_batch, schema_of
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.options import (
@@ -70,7 +71,7 @@ ALL: Final = 1 << 31
 MESSAGES_A_TURN: Final = 64
 
 
-class FetchWaiting:
+class FetchWaiting(Receiver):
     """Connects the fetch buffer, which the network thread fills, with the user's loop.
 
     network thread ─► deliver ─► buffer ─► wake ─► the task that waits on the user's loop
@@ -93,22 +94,12 @@ class FetchWaiting:
                     set_deserializer(delivery.messages, self._deserializer)
         self.buffer.put(deliveries)
 
-    def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Do nothing: nobody waits for the program's code."""
-
-    def forked(self) -> None:
-        """Do nothing: the program finds the problem when it asks for more."""
-
     def kept_out(self) -> None:
         """Wake the program, which will look at the problem."""
         self._has_changed = True
         self._wake_soon()
 
     # Called by the program.
-
-    def is_current(self) -> bool:
-        """Return False: there are no handlers."""
-        return False
 
     @property
     def is_awaited(self) -> bool:

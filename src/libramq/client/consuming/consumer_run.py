@@ -14,17 +14,18 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
+from libramq.client.consuming.handling.handlers import Receiver
 from libramq.client.consuming.handling.queue_listener import Hooks, QueueListener
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.network_thread import NetworkShare, run_on_thread
@@ -57,28 +58,6 @@ class Stage(Enum):
     RUNNING = "runs already"
     STOPPING = "is being stopped"
     ENDED = "has ended"
-
-
-class Receiver(Protocol):
-    """The side that passes messages to the user's code. The first three are called on the network thread."""
-
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Take messages."""
-
-    def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Free the places of handlers that do not return."""
-
-    def kept_out(self) -> None:
-        """Note that something keeps the consumer out of its group (`ConsumerRun.problem`)."""
-
-    def is_current(self) -> bool:
-        """Return whether the caller is a handler."""
-
-    def close(self) -> None:
-        """End: nothing more comes."""
-
-    def forked(self) -> None:
-        """Begin nothing more: this is the child of a fork, and the messages are the parent's."""
 
 
 class HandlerCounts:

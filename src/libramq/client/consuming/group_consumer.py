@@ -19,10 +19,10 @@ from libramq.client.consuming.consumer_run import (
     STOPPED_IN_HANDLER,
     ConsumerRun,
     HandlerCounts,
-    Receiver,
     Stage,
 )
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
+from libramq.client.consuming.handling.handlers import Receiver
 from libramq.client.consuming.handling.queue_listener import Hooks, call_hook
 from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.options import (

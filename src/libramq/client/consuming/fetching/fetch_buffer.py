@@ -95,14 +95,8 @@ class FetchBuffer:
             message = self._in_hand[0].take_next()
             if message is not None:
                 return message
-        self.finish()
-        if self._arrived:
-            self._sort_in()
-        while self._ready:
-            messages = self._taken_of(self._ready.popleft(), 1)
-            if messages:
-                return messages[0]
-        return None
+        taken = self.take_batch(1)
+        return None if taken is None else taken[1][0]
 
     def _taken_of(self, batch: FetchedBatch, count_max: int) -> Sequence[MessageExt]:
         aside = self._aside.get(batch.owned)

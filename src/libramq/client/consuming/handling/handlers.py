@@ -110,6 +110,30 @@ class Run(Protocol):
         """Note that the loop was closed; called from any thread."""
 
 
+class Receiver:
+    """The side that passes messages to the user's code. The first three are called on the network thread."""
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Take messages."""
+        raise NotImplementedError
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Free the places of handlers that do not return."""
+
+    def kept_out(self) -> None:
+        """Note that something keeps the consumer out of its group (`ConsumerRun.problem`)."""
+
+    def is_current(self) -> bool:
+        """Return whether the caller is a handler."""
+        return False
+
+    def close(self) -> None:
+        """End: nothing more comes."""
+
+    def forked(self) -> None:
+        """Begin nothing more: this is the child of a fork, and the messages are the parent's."""
+
+
 class HandlerTasks:
     """Runs coroutine functions as tasks of the loop, at most `count`; further deliveries wait.
 
@@ -413,7 +437,7 @@ Handler = Callable[[list[MessageExt]], HandlerResult | Awaitable[HandlerResult]]
 is_in_order: Final = ContextVar("is_in_order", default=False)
 
 
-class Handlers:
+class Handlers(Receiver):
     """Passes deliveries to the handlers of their topics."""
 
     def __init__(
@@ -450,9 +474,6 @@ class Handlers:
         """Free the places of handlers that do not return; called on the network thread."""
         self._threads.give_up(deliveries)
         self._tasks.give_up(deliveries)
-
-    def kept_out(self) -> None:
-        """Do nothing: the user hears of it by `on_error` and `wait_closed`."""
 
     def is_current(self) -> bool:
         """Return whether the caller is a handler."""

@@ -10,7 +10,7 @@ committed offset shows that nobody else has read the queue.
 Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -101,13 +101,21 @@ def lock_failed(own: Ownership, owned: OwnedQueue, event: ev.LockFailed, now_ms:
     log_failed_request(log, "queue not locked", event.error, queue=str(owned.queue))
     own.want_lock_at(owned, now_ms + LOCK_FAILED_MS)
     if owned.lock.status is LockStatus.HELD and now_ms >= owned.lock.until_ms - LOCK_FAILED_MS:
-        return _doubt(owned)
+        return doubt_lock(own, owned, event, now_ms)
     return []
 
 
-def doubt_lock(own: Ownership, owned: OwnedQueue, event: ev.LockDoubted, now_ms: MonotonicMs) -> Effects:
+def doubt_lock(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
     """Begin nothing more under a lock that the broker may give away."""
-    return _doubt(owned)
+    if owned.state in (QueueState.LOCKING, QueueState.WAITING, QueueState.OPENING):
+        # Nothing was read yet: it is locked again as soon as its broker answers a heartbeat.
+        owned.state = QueueState.LOCKING
+        owned.lock.status = LockStatus.WANTED
+        return []
+    owned.lock.status = LockStatus.IN_DOUBT
+    if owned.state in (*POSITIONED, QueueState.SEARCHING):
+        owned.state = QueueState.DOUBTED
+    return []
 
 
 def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: MonotonicMs) -> Effects:
@@ -118,18 +126,6 @@ def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: 
         return []
     own.read(owned)
     return own.pulling.go_on(owned, now_ms)
-
-
-def _doubt(owned: OwnedQueue) -> Effects:
-    if owned.state in (QueueState.LOCKING, QueueState.WAITING, QueueState.OPENING):
-        # Nothing was read yet: it is locked again as soon as its broker answers a heartbeat.
-        owned.state = QueueState.LOCKING
-        owned.lock.status = LockStatus.WANTED
-        return []
-    owned.lock.status = LockStatus.IN_DOUBT
-    if owned.state in (*POSITIONED, QueueState.SEARCHING):
-        owned.state = QueueState.DOUBTED
-    return []
 
 
 class Locks:
@@ -155,7 +151,8 @@ class Locks:
         if self._is_orderly:
             self._renewal.at(now_ms + LOCK_RENEW_MS)
         if self._own.uses_locks:
-            self._want(self._own.table.each())
+            for owned in self._own.table.each():
+                self._own.want_lock(owned)
         return []
 
     def doubt(self, address: str, now_ms: MonotonicMs) -> Effects:
@@ -171,7 +168,8 @@ class Locks:
         for queue in unconfirmed:
             del self._own.unlocked[queue]
             self._own.to_unlock.setdefault(address, []).append(queue)
-        self._want(self._at(address))
+        for owned in self._at(address):
+            self._own.want_lock(owned)
 
     def requests(self, now_ms: MonotonicMs) -> Effects:
         """Return one request for each broker with queues to lock, and one for each with queues to unlock."""
@@ -229,10 +227,6 @@ class Locks:
         if outcome is not None:  # The broker frees them when our session ends.
             log_failed_request(log, "queues not unlocked", outcome, queues=count)
         return []
-
-    def _want(self, queues: Iterable[OwnedQueue]) -> None:
-        for owned in queues:
-            self._own.want_lock(owned)
 
     def _at(self, address: str) -> list[OwnedQueue]:
         if not self._own.uses_locks:
