@@ -4,6 +4,7 @@ from pathlib import Path
 
 from libramq.broker.files import beginnings
 from libramq.broker.files.beginnings import Beginnings
+from libramq.clock import WallMs
 from libramq.filesystem import LocalFileSystem
 from libramq.offsets.consumer_offset import ConsumerOffset
 from tests.broker.brokers import Conversation
@@ -40,7 +41,7 @@ def test_what_is_deleted_is_forgotten_in_the_file_too(tmp_path):
     table.note_pull("stays", "T", 0, 9)
     table.remove_topic("deleted")
     table.remove_group("goes")
-    progress = table.take()
+    progress = table.source.take(WallMs(0))
     assert progress is not None
     progress.write()
     again = opened(tmp_path, committed)

@@ -43,9 +43,9 @@ def test_a_new_group_pulls_from_a_full_disk(tmp_path):
     assert pulled.code == ResponseCode.SUCCESS
     assert b"before" in pulled.body
     talk.disk.bytes_left = None
-    for fold in talk.broker.tables.plan_folds():
-        fold.plan.file.save(fold.plan.value)
-        fold.ledger.complete_fold(fold.plan)
+    for _, fold in talk.broker.tables.plan_folds():
+        fold.write()
+        fold.written()
     talk.kill()
     again = Conversation(tmp_path)
     assert "New" in again.broker.groups

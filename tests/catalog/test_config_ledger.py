@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.catalog.config_ledger import ConfigLedger, run_fold
+from libramq.catalog.config_ledger import ConfigLedger
 from libramq.catalog.topic_table import TopicRules, TopicsFile, TopicTable
 from libramq.errors import ServiceNotAvailable, StoreCorrupt
 from libramq.formats import fastjson
@@ -92,9 +92,9 @@ def test_a_fold_writes_apaches_file_and_removes_the_journal(tmp_path):
     topics.put("T", 3)
     plan = topics.ledger.plan_fold(topics.table.file)
     topics.put("U", 4)
-    run_fold(plan)
+    plan.write()
     assert '"U"' not in (tmp_path / "topics.json").read_text()
-    topics.ledger.complete_fold(plan)
+    plan.written()
     assert names(tmp_path) == ["topics.json", "topics.json.bak", "topics.json.journal.0000000002"]
     assert Topics(tmp_path).content() == topics.content()
     document = fastjson.loads((tmp_path / "topics.json").read_text())
@@ -135,8 +135,8 @@ def test_a_failed_fold_keeps_the_journal_and_is_retried(tmp_path):
     plan = topics.ledger.plan_fold(topics.table.file)
     topics.disk.bytes_left = 0
     with pytest.raises(OSError, match="no space"):
-        run_fold(plan)
-    topics.ledger.fail_fold()
+        plan.write()
+    plan.failed()
     topics.disk.bytes_left = None
     assert Topics(tmp_path).content() == topics.content()
     topics.ledger.close(topics.table.file)
@@ -153,8 +153,8 @@ def test_a_power_cut_takes_back_nothing_that_a_fold_has_written():
         for queues in (1, 2, 3):
             topics.put("T", queues)
         plan = topics.ledger.plan_fold(topics.table.file)
-        run_fold(plan)
-        topics.ledger.complete_fold(plan)
+        plan.write()
+        plan.written()
         before = topics.content()
         disk.power_cut()
         assert Topics(root, disk).content() == before, seed
@@ -249,10 +249,10 @@ def test_nothing_is_lost_by_any_sequence_of_changes_folds_and_crashes(tmp_path_f
         elif step == "plan" and plan is None:
             plan, has_run = topics.ledger.plan_fold(topics.table.file), False
         elif step == "run" and plan is not None:
-            run_fold(plan)
+            plan.write()
             has_run = True
         elif step == "complete" and plan is not None and has_run:
-            topics.ledger.complete_fold(plan)
+            plan.written()
             plan = None
         elif step == "crash" or (step == "stop" and plan is None):
             before = topics.content()
@@ -271,9 +271,9 @@ def test_a_new_journal_does_not_list_the_directory(tmp_path, monkeypatch):
     listed: list[Path] = []
     monkeypatch.setattr(topics.disk, "listdir", lambda path: listed.append(path) or [])
     plan = topics.ledger.plan_fold(topics.table.file)
-    run_fold(plan)
+    plan.write()
     topics.put("U")
-    topics.ledger.complete_fold(plan)
+    plan.written()
     assert listed == []
     assert names(tmp_path) == ["topics.json", "topics.json.bak", "topics.json.journal.0000000002"]
     assert Topics(tmp_path).content() == topics.content()

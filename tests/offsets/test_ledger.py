@@ -19,7 +19,6 @@ from libramq.filesystem import FileSystem, LocalFileSystem
 from libramq.formats import fastjson
 from libramq.offsets import OffsetJournal, OffsetLedger, OffsetRecord
 from libramq.offsets.journal import RecordKind, decode_offset_record, encode_offset_record
-from libramq.offsets.ledger import run_persist
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
 from tests.fakes import OwnFiles
@@ -187,15 +186,15 @@ def test_a_damaged_file_gives_way_to_its_backup(tmp_path: Path, broken: str):
 def test_commits_made_while_a_fold_is_written_are_kept(tmp_path: Path):
     ledger = open_ledger(tmp_path)
     commit(ledger, "g", "T", 0, 5)
-    plan = ledger.plan_persist(wall_ms=1)
+    plan = ledger.take(wall_ms=1)
     assert plan is not None
     commit(ledger, "g", "T", 0, 6)  # The thread is writing.
     crashed = shutil.copytree(tmp_path, tmp_path.parent / "before")
     assert open_ledger(crashed).offsets.query("g", "T", 0) == 6
-    run_persist(LocalFileSystem(), plan)
+    plan.write()
     crashed = shutil.copytree(tmp_path, tmp_path.parent / "between")
     assert open_ledger(crashed).offsets.query("g", "T", 0) == 6
-    ledger.complete_persist(plan)
+    plan.written()
     assert open_ledger(tmp_path).offsets.query("g", "T", 0) == 6
 
 
@@ -214,7 +213,7 @@ def test_a_power_cut_takes_back_nothing_that_a_fold_has_written():
 def test_a_failed_fold_loses_nothing_and_is_retried(tmp_path: Path):
     disk = FailingDisk()
     ledger = open_ledger(tmp_path, disk)
-    assert ledger.plan_persist(wall_ms=1) is None
+    assert ledger.take(wall_ms=1) is None
     commit(ledger, "g", "T", 0, 5)
     disk.is_full = True
     with pytest.raises(OSError, match="no space"):
@@ -225,7 +224,7 @@ def test_a_failed_fold_loses_nothing_and_is_retried(tmp_path: Path):
     assert open_ledger(crashed).offsets.offsets("g", "T") == {0: 5, 1: 6}
     ledger.persist(wall_ms=3)
     assert len(list(tmp_path.glob("*.journal.*"))) == 1
-    assert ledger.plan_persist(wall_ms=4) is None
+    assert ledger.take(wall_ms=4) is None
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -292,15 +291,17 @@ def test_an_acknowledged_commit_outlives_kill_9(tmp_path: Path):
 
 def test_journal_numbers_continue_after_a_restart(tmp_path: Path):
     journal = OffsetJournal(LocalFileSystem(), tmp_path)
-    assert journal.begin_file() == 0
+    journal.begin()
     journal.append([OffsetRecord(RecordKind.COMMIT, "T@g", 0, 1)])
-    assert journal.begin_file() == 1
+    journal.begin()
     journal.append([OffsetRecord(RecordKind.COMMIT, "T@g", 0, 2)])
     assert [record.offset for record in journal.replay()] == [1, 2]
-    journal.remove_through(1)
+    journal.remove(1)
     assert [record.offset for record in journal.replay()] == [2]
     journal.close()
-    assert OffsetJournal(LocalFileSystem(), tmp_path).begin_file() == 2
+    again = OffsetJournal(LocalFileSystem(), tmp_path)
+    again.begin()
+    assert again.numbers == [2, 3]
 
 
 def test_a_fold_holds_the_commits_of_the_moment_it_was_planned(
@@ -311,12 +312,12 @@ def test_a_fold_holds_the_commits_of_the_moment_it_was_planned(
     commit(ledger, "g", "T", 0, 5)
     with monkeypatch.context() as patch:
         patch.setattr(fastjson, "dumps", lambda *_, **__: pytest.fail("encoded on the event loop"))
-        plan = ledger.plan_persist(wall_ms=2)
+        plan = ledger.take(wall_ms=2)
     assert plan is not None
     commit(ledger, "g", "T", 0, 6)
     commit(ledger, "g", "U", 0, 1)
-    run_persist(LocalFileSystem(), plan)
-    ledger.complete_persist(plan)
+    plan.write()
+    plan.written()
     assert '"offsetTable":{"T@g":{0:5}}' in "".join((tmp_path / "consumerOffset.json").read_text().split())
     again = open_ledger(tmp_path)
     assert (again.offsets.query("g", "T", 0), again.offsets.query("g", "U", 0)) == (6, 1)

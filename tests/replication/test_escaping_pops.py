@@ -12,7 +12,7 @@ from libramq.broker.cluster.acting_slave import pops
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.client.popping.popped import batch_acks
-from libramq.clock import MonotonicMs
+from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.filesystem import LocalFileSystem
 from libramq.formats import fastjson
@@ -180,7 +180,7 @@ def test_acknowledgements_of_what_was_cut_from_the_log_count_for_nothing(tmp_pat
     file.acknowledge(7, 0b10)
     assert file.account == PassedOn(place=2, until=9, acknowledged=((7, 0b11),))
     assert file.has_changes
-    progress = file.take()
+    progress = file.take(WallMs(0))
     assert progress is not None
     progress.write()
     progress.written()
@@ -516,7 +516,7 @@ def test_a_cut_takes_the_account_of_what_is_cut(tmp_path: Path) -> None:
     file = PassedOnFile(LocalFileSystem(), tmp_path)
     account = file.content = PassedOn(place=1, until=10, visible_ms=7, origin=3)
     assert not file.cut(10)  # It is not saved yet.
-    progress = file.take()
+    progress = file.take(WallMs(0))
     assert progress is not None
     progress.write()
     progress.written()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.catalog.config_ledger import ConfigLedger, run_fold
+from libramq.catalog.config_ledger import ConfigLedger
 from libramq.errors import StoreError, StoreLocked
 from libramq.filesystem import LocalFileSystem
 from libramq.offsets.journal import OffsetRecord, RecordKind
@@ -293,8 +293,8 @@ def test_tables_are_of_one_moment(tmp_path: Path, seed: int) -> None:
             offsets.persist(clock.wall_ms())
             plan = names.plan_fold(lambda: dict(entries))
             if plan is not None:
-                run_fold(plan)
-                names.complete_fold(plan)
+                plan.write()
+                plan.written()
 
     for _ in range(50):
         happen()

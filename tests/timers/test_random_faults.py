@@ -117,15 +117,15 @@ class Run:
 
     def save(self) -> None:
         """Write the files, once the messages that they refer to are on the disk."""
-        write = self.files.take()
+        write = self.files.take(self.time.wall_ms())
         if write is None:
             return
         self.flush()
         if self.random.random() < 0.1:
-            self.files.failed(write)
+            write.failed()
             return
-        self.files.run(write)
-        self.files.written(write)
+        write.write()
+        write.written()
 
     def note_durable(self) -> None:
         flushed = self.store.flushed_offset
@@ -134,10 +134,10 @@ class Run:
     def restart(self) -> None:
         self.store.flush()
         self.note_durable()
-        write = self.files.take()
+        write = self.files.take(self.time.wall_ms())
         if write is not None:
-            self.files.run(write)
-            self.files.written(write)
+            write.write()
+            write.written()
         self.files.close()
         self.store.close()
         self.open()

@@ -5,14 +5,11 @@ change is on the disk, and how both are read at a start.
     <file>             Apache's file with the whole table, written by a thread soon after, with a copy as .bak
 
 Upstream writes the whole table at each change (common/ConfigManager.java), which with ten thousand topics
-delays all clients at each new one. A fold begins a new journal, writes the table, and removes the older
-journals; after a crash at any moment, the files give the same table again. A power cut may bring removed
-journals back, and apply them to the newer table: so they are on the disk before that is, as a part of one
-would take back what came after it.
+delays all clients at each new one.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -20,8 +17,9 @@ import msgspec
 
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.journal_sync import JournalSync
-from libramq.filesystem import FileSystem, make_directory, safe_child, sync_file
+from libramq.filesystem import FileSystem
 from libramq.formats.tables import DataVersion
+from libramq.journal_files import JournalFiles, PendingWrite
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -42,24 +40,6 @@ class ConfigChange(msgspec.Struct, Generic[C], frozen=True, omit_defaults=True):
     version: DataVersion = NO_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class FoldPlan:
-    """The content that a fold writes; `run_fold` may do so in a thread. journals: those it makes needless."""
-
-    filesystem: FileSystem
-    file: ConfigFile
-    value: object
-    journals: tuple[Path, ...]
-    journals_through: int
-
-
-def run_fold(plan: FoldPlan) -> None:
-    """Write the whole table, after its journals are on the disk."""
-    for journal in plan.journals:
-        sync_file(plan.filesystem, journal)
-    plan.file.save(plan.value)
-
-
 class ConfigLedger(Generic[C]):
     """The file of one table and its journals.
 
@@ -77,15 +57,9 @@ class ConfigLedger(Generic[C]):
         self.is_failing = False  # Whether the last fold failed.
         self._journals = journals or JournalSync()
         self._filesystem = filesystem
-        self._path = path
         self._config_file = ConfigFile(filesystem, path)
         self._decoder = msgspec.json.Decoder(ConfigChange[kind])  # type: ignore[valid-type]
-        self._prefix = path.name + ".journal."
-        self._numbers = self._numbers_on_disk()
-        self._number = max(self._numbers, default=0)
-        self._journal_path = self._journal(self._number)
-        self._file: int | None = None
-        self._end = 0
+        self._files = JournalFiles(filesystem, path.parent, path.name + ".journal")
         self._has_changes = False
         self._changed = changed
 
@@ -95,22 +69,21 @@ class ConfigLedger(Generic[C]):
 
     def replay(self, apply: Callable[[ConfigChange[C]], None]) -> None:
         """Apply the changes since then; a line that a crash cut off was never acknowledged."""
-        for number in self._numbers:
-            text = self._filesystem.read_text(self._journal(number)) or ""
+        for path in map(self._files.path_of, self._files.numbers):
+            text = self._filesystem.read_text(path) or ""
             lines = text.split("\n")  # Not splitlines(): names may have U+2028 or U+0085 in them.
             for count, line in enumerate(lines, 1):
                 try:
                     change = self._decoder.decode(line)
                 except msgspec.DecodeError:
                     if count < len(lines):
-                        path = str(self._journal(number))
-                        log.warning("a change in a journal cannot be read and is lost", path=path)
+                        log.warning("a change in a journal cannot be read and is lost", path=str(path))
                     continue
                 if change.config is None:
                     self._config_file.forget(change.name)
                 apply(change)
             self._note_change()
-            self._journals.wrote(self._journal(number))  # It may be in the page cache only.
+            self._journals.wrote(path)  # It may be in the page cache only.
 
     def append(self, name: str, config: C | None, version: DataVersion = NO_VERSION) -> None:
         """Journal one change; raises OSError if the disk refuses, and then it must not take effect."""
@@ -120,41 +93,31 @@ class ConfigLedger(Generic[C]):
         """Journal changes by one write; raises OSError, as above."""
         self._note_change()  # If it takes effect all the same, the next fold has it.
         self._journals.require()
-        if self._file is None:
-            self._begin()
-        assert self._file is not None
-        lines = b"".join([msgspec.json.encode(each) + b"\n" for each in changes])
-        try:
-            self._filesystem.pwrite(self._file, lines, self._end)
-        except OSError:
-            self.abandon()  # Half a line may be there: the next one goes to another file.
-            raise
-        self._end += len(lines)
+        if not self._files.is_open:
+            self._files.begin()
+            self._journals.created(self._files.path)
+        self._files.write(b"".join([msgspec.json.encode(each) + b"\n" for each in changes]))
         for each in changes:
             if each.config is None:
                 self._config_file.forget(each.name)
-        self._journals.wrote(self._journal_path)
+        self._journals.wrote(self._files.path)
 
-    def plan_fold(self, value: Callable[[], object]) -> FoldPlan | None:
-        """Return the fold that is due, if any; `run_fold` it, then `complete_fold` or `fail_fold`."""
+    def plan_fold(self, value: Callable[[], object]) -> PendingWrite | None:
+        """Return the write of the whole table, if one is due."""
         if not self._has_changes:
             return None
         self._has_changes = False
         self.abandon()
-        journals = tuple(map(self._journal, self._numbers))
-        return FoldPlan(self._filesystem, self._config_file, value(), journals, self._number)
+        save = partial(self._config_file.save, value())
 
-    def complete_fold(self, plan: FoldPlan) -> None:
-        """Remove the older journals: the table is written."""
-        self.is_failing = False
-        for number in [each for each in self._numbers if each <= plan.journals_through]:
-            self._filesystem.unlink(self._journal(number))
-            self._numbers.remove(number)
+        def written() -> None:
+            self.is_failing = False
 
-    def fail_fold(self) -> None:
-        """Keep the journals: the table was not written, and the next fold is due."""
-        self.is_failing = True
-        self._note_change()
+        def failed() -> None:
+            self.is_failing = True
+            self._note_change()
+
+        return self._files.fold(save, written=written, failed=failed)
 
     def _note_change(self) -> None:
         self._has_changes = True
@@ -166,33 +129,13 @@ class ConfigLedger(Generic[C]):
         plan = self.plan_fold(value)
         try:
             if plan is not None:
-                run_fold(plan)
-                self.complete_fold(plan)
+                plan.write()
+                plan.written()
         except OSError as error:
             log.error("a table was not written; its journal is kept", reason=str(error))
         finally:
             self.abandon()
 
-    def _begin(self) -> None:
-        if not self._filesystem.exists(self._path.parent):
-            make_directory(self._filesystem, self._path.parent)
-        self._number += 1
-        self._numbers.append(self._number)
-        self._journal_path = self._journal(self._number)
-        self._file = self._filesystem.open(self._journal_path, write=True, create=True)
-        self._end = 0
-        self._journals.created(self._journal_path)
-
     def abandon(self) -> None:
         """Close the journal; the next change begins another one."""
-        if self._file is not None:
-            self._filesystem.close(self._file)
-            self._file = None
-
-    def _numbers_on_disk(self) -> list[int]:
-        names = self._filesystem.listdir(self._path.parent)
-        ends = [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
-        return sorted(int(end) for end in ends if end.isascii() and end.isdecimal())
-
-    def _journal(self, number: int) -> Path:
-        return safe_child(self._path.parent, f"{self._prefix}{number:010d}")
+        self._files.close()

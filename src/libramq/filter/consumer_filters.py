@@ -211,7 +211,7 @@ class ConsumerFilters:
             consumer_filter.dead_ms = max(wall_ms, consumer_filter.born_ms)
             self.version += 1
 
-    def clean(self, *, wall_ms: WallMs) -> None:
+    def clean(self, wall_ms: WallMs) -> None:
         """Forget filters that have been dead for a day, and the oldest dead ones if there are many."""
         dead = self._dead()
         surplus = len(dead) - DEAD_MAX

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.errors import LocalProtocolError
-from libramq.filesystem import FileSystem, make_directory, read_bytes, safe_child
+from libramq.filesystem import FileSystem, read_bytes
+from libramq.journal_files import JournalFiles
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -30,7 +31,7 @@ KEY_BYTES_MAX: Final = 1024  # A topic of 255, "@" and a group of 120 fit many t
 _BODY_BYTES_MAX: Final = _BODY.size + KEY_BYTES_MAX
 #: Ours: what a disk has lost in one place, some of its pages; the next record is looked for so far.
 DAMAGE_BYTES_MAX: Final = 64 * 1024
-_NAME_PREFIX: Final = "consumerOffset.journal."
+_NAME: Final = "consumerOffset.journal"
 
 
 class RecordKind(IntEnum):
@@ -85,32 +86,18 @@ def _next_record(data: bytes, damaged_at: int) -> int | None:
     return next((at for at in places if decode_offset_record(data, at) is not None), None)
 
 
-class OffsetJournal:
-    """The journal files of a directory; the newest one is written."""
+class OffsetJournal(JournalFiles):
+    """The journal files of a directory."""
 
     def __init__(self, filesystem: FileSystem, directory: Path) -> None:
-        self._filesystem = filesystem
-        self._directory = directory
-        self._number = 0
-        self._file: int | None = None
-        self._end = 0
+        super().__init__(filesystem, directory, _NAME)
         #: The files in which `replay` found nothing.
         self._empty: list[int] = []
 
-    @property
-    def path(self) -> Path:
-        """Return the path of the newest file."""
-        return self._path(self._number)
-
-    @property
-    def size(self) -> int:
-        """Return the size of the newest file in bytes."""
-        return self._end
-
     def replay(self) -> Iterator[OffsetRecord]:
         """Yield the records of all files, the oldest first."""
-        for number in self._numbers():
-            data = read_bytes(self._filesystem, self._path(number))
+        for number in self.numbers:
+            data = read_bytes(self._filesystem, self.path_of(number))
             if not data:  # Begun by a fold, and the process was killed before the next commit.
                 self._empty.append(number)
             start: int | None = 0
@@ -127,65 +114,22 @@ class OffsetJournal:
             if damages:
                 log.warning(
                     "a commit in a journal cannot be read and is lost",
-                    path=str(self._path(number)),
+                    path=str(self.path_of(number)),
                     at=damages[0],
                     places=len(damages),
                 )
 
-    def begin_file(self) -> int:
-        """Write to a new file from now on; return the number of the last one before, for `remove_through`."""
-        self.close()
-        before = max([self._number, *self._numbers()])
-        self._number = before + 1
-        if not self._filesystem.exists(self._directory):
-            make_directory(self._filesystem, self._directory)
-        self._file = self._filesystem.open(self._path(self._number), write=True, create=True)
-        self._end = 0
-        return before
-
     def append(self, records: Iterable[OffsetRecord]) -> None:
         """Write records, all by one write; afterwards they outlive the process."""
         data = b"".join([encode_offset_record(record) for record in records])
-        if not data:
-            return
-        if self._file is None:
-            self.begin_file()
-        assert self._file is not None
-        try:
-            self._filesystem.pwrite(self._file, data, self._end)
-        except OSError:
-            self.close()  # Some may be written: later ones go to a new file, behind them.
-            raise
-        self._end += len(data)
+        if data:
+            self.write(data)
 
-    def paths_through(self, number: int) -> tuple[Path, ...]:
-        """Return the paths of the files up to a number."""
-        return tuple(self._path(old) for old in self._numbers() if old <= number)
-
-    def remove_through(self, number: int) -> None:
-        """Remove the files up to a number: their records have been folded."""
-        for old in self.paths_through(number):
-            self._filesystem.unlink(old)
-
-    def close(self) -> None:
-        """Close the newest file."""
-        if self._file is not None:
-            self._filesystem.close(self._file)
-            self._file = None
-
-    def end(self) -> None:
+    def finish(self) -> None:
         """Close the newest file, and remove those to which nothing was written."""
-        if self._file is not None and not self._end:
-            self._empty.append(self._number)
+        if self.is_open and not self.end:
+            self._empty.append(self.numbers[-1])
         self.close()
         with contextlib.suppress(OSError):  # They do no harm.
-            for number in set(self._empty).intersection(self._numbers()):
-                self._filesystem.unlink(self._path(number))
-
-    def _numbers(self) -> list[int]:
-        names = self._filesystem.listdir(self._directory)
-        ends = [name.removeprefix(_NAME_PREFIX) for name in names if name.startswith(_NAME_PREFIX)]
-        return sorted(int(end) for end in ends if end.isascii() and end.isdecimal())
-
-    def _path(self, number: int) -> Path:
-        return safe_child(self._directory, f"{_NAME_PREFIX}{number:010d}")
+            for number in set(self._empty).intersection(self.numbers):
+                self.remove(number)

@@ -5,14 +5,11 @@ consumerOffset.json every 5 s; how both are read at a start.
     consumerOffset.json        Apache's file, written every 5 s, with a copy as .bak;
                                lmqConsumerOffset.json with enableLmq
 
-A fold begins a new journal, writes the whole table, and removes the older journals. After a crash at any
-moment, the file and the remaining journals give the same table again.
-
 Upstream: broker/offset/ConsumerOffsetManager.java, common/ConfigManager.java.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +17,7 @@ from libramq.clock import WallMs
 from libramq.errors import ProtocolError, RemoteProtocolError, StoreCorrupt
 from libramq.filesystem import BACKUP_SUFFIX, FileSystem, read_with_backup, sync_file
 from libramq.formats import fastjson
+from libramq.journal_files import PendingWrite
 from libramq.logs import get_logger
 from libramq.message.names import is_light
 from libramq.offsets.commits_ahead import CommitsAhead
@@ -43,33 +41,6 @@ MEMBERS: Final = frozenset({
 
 #: Offsets, pending resets, the version, and members that another version has written.
 _Tables = tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], dict[str, int], dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistPlan:
-    """The content that a fold writes; threads may encode and write it.
-
-    document: frozen from here on. journals: the files that it makes needless, up to this number.
-    """
-
-    path: Path
-    document: dict[str, Any]
-    journals: tuple[Path, ...]
-    journals_through: int
-
-
-def run_persist(filesystem: FileSystem, plan: PersistPlan) -> None:
-    """Encode and write the table; to be called in a thread: 400,000 offsets take more than a second.
-
-    Its journals are on the disk before: a power cut may bring removed ones back, and a part of one would take
-    back what the table has of later commits.
-    """
-    for journal in plan.journals:
-        sync_file(filesystem, journal)
-    document = plan.document
-    if plan.path.name == LIGHT_FILE_NAME:
-        document = document | light_apart(document["offsetTable"])
-    filesystem.replace_text(plan.path, fastjson.dumps(document, indent=True).decode())
 
 
 def light_apart(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
@@ -176,53 +147,54 @@ class OffsetLedger:
         sync_file(self._filesystem, path)
         self._filesystem.sync_directory(path.parent)
 
-    def plan_persist(self, wall_ms: WallMs) -> PersistPlan | None:
-        """Return the fold that is due, if any; `run_persist` it, then `complete_persist`."""
+    def take(self, wall_ms: WallMs) -> PendingWrite | None:
+        """Return the write of the whole table, if one is due."""
         if not self.has_changes:
             return None
         counter = self._version["counter"] + 1
         self._version = {**self._version, "counter": counter, "timestamp": int(wall_ms)}
-        through = self._journal.begin_file()
+        self._journal.begin()
         self.has_changes = False
         document = {**self._unknown, **self.document()}
-        journals = self._journal.paths_through(through)
-        return PersistPlan(path=self._path, document=document, journals=journals, journals_through=through)
+
+        def failed() -> None:
+            self.has_changes = True
+            self.changed()
+
+        return self._journal.fold(partial(self._save, document), written=lambda: None, failed=failed)
+
+    def _save(self, document: dict[str, Any]) -> None:
+        """Encode and write the table, in a thread: 400,000 offsets take more than a second."""
+        if self._path.name == LIGHT_FILE_NAME:
+            document = document | light_apart(document["offsetTable"])
+        self._filesystem.replace_text(self._path, fastjson.dumps(document, indent=True).decode())
 
     def document(self) -> dict[str, Any]:
         """Return the table as consumerOffset.json and a slave have it; frozen from here on."""
         return {"dataVersion": self._version, **self.offsets.tables()}
 
-    def complete_persist(self, plan: PersistPlan) -> None:
-        """Remove the older journals: the table is written."""
-        self._journal.remove_through(plan.journals_through)
-
-    def fail_persist(self) -> None:
-        """Keep the journals: the table was not written, and the next fold is due."""
-        self.has_changes = True
-        self.changed()
-
     def persist(self, wall_ms: WallMs) -> None:
         """Fold now, waiting for the disk."""
-        plan = self.plan_persist(wall_ms)
+        plan = self.take(wall_ms)
         if plan is not None:
             try:
-                run_persist(self._filesystem, plan)
+                plan.write()
             except OSError:
-                self.fail_persist()
+                plan.failed()
                 raise
-            self.complete_persist(plan)
+            plan.written()
 
     def close(self, wall_ms: WallMs) -> None:
         """Fold and close."""
         try:
             self.persist(wall_ms)
         finally:
-            self._journal.end()
+            self._journal.finish()
 
     def abandon(self, *, touches_files: bool = True) -> None:
         """Close without a fold: journals with anything in them are kept."""
         if touches_files:
-            self._journal.end()
+            self._journal.finish()
         else:
             self._journal.close()
 

@@ -11,12 +11,11 @@ from the topic again. What was delivered of a slot that the disk has not forgott
 """
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.destinations import Destinations
 from libramq.clock import WallMs
+from libramq.journal_files import PendingWrite
 from libramq.logs import get_logger
 from libramq.message.names import TIMER_TOPIC
 from libramq.store.message_store import MessageStore
@@ -24,7 +23,7 @@ from libramq.timers.slave_timers import drop_wheel, slave_checkpoint
 from libramq.timers.slot_reader import TimerData
 from libramq.timers.timer_checkpoint import FoundCheckpoint, OwnCheckpoint, TimerCheckpoint
 from libramq.timers.timer_directory import TimerDirectory
-from libramq.timers.timer_log import LogWrite, TimerLog, TimerUnit, run_log_write
+from libramq.timers.timer_log import TimerLog, TimerUnit, run_log_write
 from libramq.timers.timer_wheel import Slot, TimerWheel, is_whole, read_wheel, write_slots
 from libramq.timers.timers import (
     Again,
@@ -39,19 +38,6 @@ from libramq.timers.timers import (
 )
 
 log = get_logger(__name__)
-
-
-class TimerWrite(NamedTuple):
-    """The next content of the files."""
-
-    version: tuple[int, int]
-    log: LogWrite
-    slots: dict[int, Slot | None]
-    checkpoint: TimerCheckpoint
-    own: OwnCheckpoint
-    metrics: TimerMetricsFile
-    removed: list[Path]
-    makes_wheel_again: bool
 
 
 class TimerFiles:
@@ -223,61 +209,53 @@ class TimerFiles:
             or self._pop.place != saved[1]
         )
 
-    def take(self) -> TimerWrite | None:
+    def take(self, wall_ms: WallMs) -> PendingWrite | None:
         """Return the next content of the files; None if they are up to date."""
         if not self.has_changes:
             return None
-        timers, wall_ms = self.timers, self._wall_ms()
+        timers = self.timers
         version, removed = (timers.version, self._pop.place), self._log.drop_before(self._store.log_start)
-        write, metrics = self._log.take(), timers.metrics.content()
+        units, metrics = self._log.take(), timers.metrics.content()
         if self._store.config.is_copy:
             self.checkpoint, own = slave_checkpoint(timers.again, self.checkpoint, wall_ms)
-            return TimerWrite(version, write, {}, self.checkpoint, own, metrics, removed, False)
-        oldest_place = self._pop.oldest_place
-        # What POP has in flight is Apache's to collect.
-        to_collect = min(timers.queue_offset, timers.queue_offset if oldest_place is None else oldest_place)
-        self.checkpoint = TimerCheckpoint(
-            read_ms=timers.read_ms(wall_ms),
-            log_end=write.end,
-            queue_offset=to_collect,
-            master_queue_offset=timers.queue_offset,
-            version_ms=int(wall_ms),
-            counter=self.checkpoint.counter + 1,
-        )
-        own = OwnCheckpoint(timers.queue_offset, self._pop.place, self._wheel.sum, *timers.again)
-        slots, made_again = self._wheel.take_changes(), self._makes_wheel_again
-        return TimerWrite(version, write, slots, self.checkpoint, own, metrics, removed, made_again)
-
-    def run(self, write: TimerWrite) -> None:
-        """Write all of it; may be called in a thread. Raises OSError."""
-        directory, filesystem = self._directory, self._directory.filesystem
-        run_log_write(filesystem, write.log)
-        if write.slots or write.makes_wheel_again:
-            write_slots(
-                filesystem,
-                directory.wheel,
-                write.slots,
-                slots=directory.slots,
-                made_again=write.makes_wheel_again,
+            slots, makes_wheel_again = dict[int, Slot | None](), False
+        else:
+            place = self._pop.oldest_place  # What POP has in flight is Apache's to collect.
+            self.checkpoint = TimerCheckpoint(
+                read_ms=timers.read_ms(wall_ms),
+                log_end=units.end,
+                queue_offset=timers.queue_offset if place is None else min(timers.queue_offset, place),
+                master_queue_offset=timers.queue_offset,
+                version_ms=int(wall_ms),
+                counter=self.checkpoint.counter + 1,
             )
-        directory.write_checkpoint(write.checkpoint, write.own)
-        self._metrics_file.save(write.metrics)
-        for path in write.removed:
-            filesystem.unlink(path)
-        if write.log.directories:  # New files, or an attempt before failed half-way.
-            filesystem.sync_directory(directory.wheel.parent)
-            filesystem.sync_directory(directory.checkpoint.parent)
+            own = OwnCheckpoint(timers.queue_offset, self._pop.place, self._wheel.sum, *timers.again)
+            slots, makes_wheel_again = self._wheel.take_changes(), self._makes_wheel_again
+        checkpoint, directory, filesystem = self.checkpoint, self._directory, self._directory.filesystem
 
-    def written(self, write: TimerWrite) -> None:
-        """Note that it was written."""
-        self._log.written(write.log)
-        self._saved = write.version
-        self._makes_wheel_again = False
+        def write() -> None:
+            run_log_write(filesystem, units)
+            if slots or makes_wheel_again:
+                write_slots(
+                    filesystem, directory.wheel, slots, slots=directory.slots, made_again=makes_wheel_again
+                )
+            directory.write_checkpoint(checkpoint, own)
+            self._metrics_file.save(metrics)
+            for path in removed:
+                filesystem.unlink(path)
+            if units.directories:  # New files, or an attempt before failed half-way.
+                filesystem.sync_directory(directory.wheel.parent)
+                filesystem.sync_directory(directory.checkpoint.parent)
 
-    def failed(self, write: TimerWrite) -> None:
-        """Take back what could not be written."""
-        self._log.failed(write.log)
-        self._wheel.put_back(write.slots)
+        def written() -> None:
+            self._log.written(units)
+            self._saved, self._makes_wheel_again = version, False
+
+        def failed() -> None:
+            self._log.failed(units)
+            self._wheel.put_back(slots)
+
+        return PendingWrite(write=write, written=written, failed=failed)
 
     def close(self) -> None:
         """Close the files."""

@@ -14,7 +14,7 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Final
 
-from libramq.broker.files.progress import Progress
+from libramq.broker.files.progress import DocumentSource
 from libramq.catalog.config_file import ConfigFile
 from libramq.filesystem import FileSystem
 from libramq.formats.document import Document
@@ -40,8 +40,8 @@ class Beginnings:
     """The times and offsets, and their file. committed: the offsets of all groups."""
 
     def __init__(self, filesystem: FileSystem, config_directory: Path, committed: ConsumerOffset) -> None:
-        self._file = ConfigFile(filesystem, config_directory / FILE_NAME)
-        loaded = self._file.load_cache(
+        file = ConfigFile(filesystem, config_directory / FILE_NAME)
+        loaded = file.load_cache(
             BeginningsFile, otherwise="groups begin as Apache's in queues where they have no offset yet"
         )
         loaded = loaded or BeginningsFile()
@@ -51,8 +51,8 @@ class Beginnings:
         self._committed = committed
         self._check_at = UNCHECKED_MAX
         self._clean_at = UNCHECKED_MAX
-        #: Whether the file is out of date.
-        self.has_changes = False
+        self._version = 0
+        self.source = DocumentSource(file, lambda: self._version, self.content)
 
     def since_ms(self, group: str, topic: str) -> int | None:
         """Return the time of a group and topic; 0: it is unknown; None: the group has no offsets there."""
@@ -69,7 +69,7 @@ class Beginnings:
                     del self._since_ms[key]
             self._check_at = 2 * len(self._since_ms) + UNCHECKED_MAX
         self._since_ms[topic + SEPARATOR + group] = since_ms
-        self.has_changes = True
+        self._version += 1
 
     def pulled_from(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return from where a group has pulled a queue; None: unknown."""
@@ -88,7 +88,7 @@ class Beginnings:
             self._clean()
         self._queue_count += known is None
         self._pulled.setdefault(group, {}).setdefault(topic, {})[queue_id] = offset
-        self.has_changes = True
+        self._version += 1
 
     def remove_group(self, group: str) -> None:
         """Forget where a deleted group has pulled."""
@@ -106,7 +106,7 @@ class Beginnings:
         for queue_id in queue_ids & queues.keys():
             del queues[queue_id]
             self._queue_count -= 1
-            self.has_changes = True
+            self._version += 1
         if not queues and topic in self._pulled.get(group, {}):
             self._forget(group, topic)
 
@@ -115,7 +115,7 @@ class Beginnings:
         self._queue_count -= len(topics.pop(topic))
         if not topics:
             del self._pulled[group]
-        self.has_changes = True
+        self._version += 1
 
     def _clean(self) -> None:
         """Forget queues in which groups have committed since, and the oldest groups if there are too many."""
@@ -130,18 +130,10 @@ class Beginnings:
             self.remove_group(next(iter(self._pulled)))
         self._clean_at = min(2 * self._queue_count + UNCHECKED_MAX, QUEUES_MAX)
 
-    def take(self) -> Progress | None:
-        """Return the file's next content; None if it is up to date."""
-        if not self.has_changes:
-            return None
-        self.has_changes = False
+    def content(self) -> BeginningsFile:
+        """Return the content of the file."""
         pulled = {
             group: {topic: dict(queues) for topic, queues in topics.items()}
             for group, topics in self._pulled.items()
         }
-        content = BeginningsFile(since_table=dict(self._since_ms), pulled_table=pulled)
-
-        def failed() -> None:
-            self.has_changes = True
-
-        return Progress(write=lambda: self._file.save(content), written=lambda: None, failed=failed)
+        return BeginningsFile(since_table=dict(self._since_ms), pulled_table=pulled)

@@ -164,6 +164,10 @@ class DelaySchedule:
             self.accounts.pop(level, None)
             self.version += 1
 
+    def content(self) -> ScheduleFile:
+        """Return the content of config/delayOffset.json."""
+        return ScheduleFile(offset_table=dict(self.offsets), level_accounts=dict(self.accounts))
+
     @property
     def levels(self) -> range:
         """Return the numbers of the levels."""

@@ -19,7 +19,7 @@ from libramq.broker.files.message_log import MessageLog
 from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
 from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.broker.files.pop_state import PopState
-from libramq.broker.files.progress import Progress, ProgressFile
+from libramq.broker.files.progress import DocumentSource, ProgressFile, Source
 from libramq.broker.files.slave_commits import FILE_NAME as SLAVE_COMMITS
 from libramq.broker.files.slave_commits import CommitsAtSlave
 from libramq.broker.files.tables import Tables
@@ -33,7 +33,6 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC, TRANSACTION_GROUP, is_system_topic
 from libramq.offsets import OffsetLedger
-from libramq.offsets.ledger import run_persist
 from libramq.pop.passed_on import PassedOn
 from libramq.store.config import Damaged, FlushDiskType, StoreConfig
 from libramq.store.key_index import KeyIndex
@@ -144,9 +143,9 @@ class BrokerFiles:
         recovery = self.store.recovery
         if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
             self.tables.fences.doubt_openings(self.store.max_offset)
-        self._schedule_file = ConfigFile(self.filesystem, config_directory / "delayOffset.json")
+        schedule_file = ConfigFile(self.filesystem, config_directory / "delayOffset.json")
         self.destinations = Destinations(self.tables.topics, self.store.deletions.end_of)
-        loaded = self._schedule_file.load(ScheduleFile)
+        loaded = schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(
             self.store,
             self._config.delay_levels_ms,
@@ -155,8 +154,9 @@ class BrokerFiles:
             self.destinations,
             clock=self._clock,
         )
-        self._schedule_saved = 0
-        self._filters_saved = self.tables.filters.version
+        self._schedule_source = DocumentSource(
+            schedule_file, lambda: self.schedule.version, self.schedule.content
+        )
         self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
         #: Whether POP names its retry topics so that they cannot be another group's.
         self.has_new_retry_names = self._config.enable_retry_topic_v2
@@ -193,16 +193,23 @@ class BrokerFiles:
         self.progress = self._progress_files()
 
     def _progress_files(self) -> tuple[ProgressFile, ...]:
-        interval_ms = self._config.flush_consumer_offset_interval_ms
-        return (
-            ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
-            ProgressFile("timercheck", TIMERS_SAVE_MS, self._timer_progress, self.store),
-            ProgressFile("popPassedOn.json", PASSED_ON_SAVE_MS, self.passed_on.take, self.store),
-            ProgressFile(SLAVE_COMMITS, PASSED_ON_SAVE_MS, self.at_slave.take, self.store),
-            ProgressFile(BEGINNINGS, BEGINNINGS_SAVE_MS, self.beginnings.take, self.store),
-            ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
-            ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
+        offsets_ms = self._config.flush_consumer_offset_interval_ms
+        filters = DocumentSource(
+            self.tables.filters_file,
+            lambda: self.tables.filters.version,
+            self.tables.filters.file,
+            self.tables.filters.clean,
         )
+        sources: tuple[tuple[str, int, Source], ...] = (
+            ("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_source),
+            ("timercheck", TIMERS_SAVE_MS, self.timers),
+            ("popPassedOn.json", PASSED_ON_SAVE_MS, self.passed_on),
+            (SLAVE_COMMITS, PASSED_ON_SAVE_MS, self.at_slave.source),
+            (BEGINNINGS, BEGINNINGS_SAVE_MS, self.beginnings.source),
+            ("consumerOffset.json", offsets_ms, self.ledger),
+            ("consumerFilter.json", FILTERS_SAVE_MS, filters),
+        )
+        return tuple(ProgressFile(*each, self.store, self._clock) for each in sources)
 
     def _forget_lost_pops(self) -> None:
         """Forget pops in order of messages that the store does not have: others will have their numbers."""
@@ -226,18 +233,7 @@ class BrokerFiles:
     @property
     def has_progress(self) -> bool:
         """Return whether a progress file is out of date."""
-        for file in self.progress:  # Asked for after most events, so without a generator.
-            if file.taken is not None:
-                return True
-        return (
-            self.ledger.has_changes
-            or self.schedule.version != self._schedule_saved
-            or self.tables.filters.version != self._filters_saved
-            or self.timers.has_changes
-            or self.passed_on.has_changes
-            or self.at_slave.has_changes
-            or self.beginnings.has_changes
-        )
+        return any(file.has_changes for file in self.progress)
 
     def forget_progress(self) -> None:
         """Have whatever waits delivered again: a slave's log will be cut, and delivered copies with it.
@@ -284,7 +280,7 @@ class BrokerFiles:
     @property
     def is_progress_saved(self) -> bool:
         """Return whether the files of delay levels and timers say what these do."""
-        return self.schedule.version == self._schedule_saved and not self.timers.has_changes
+        return not (self._schedule_source.has_changes or self.timers.has_changes)
 
     def key_index(self) -> KeyIndex:
         """Return the index of messages by key."""
@@ -320,49 +316,3 @@ class BrokerFiles:
             return
         for file in self.progress:
             file.finish()
-
-    def _schedule_progress(self) -> Progress | None:
-        version = self.schedule.version
-        if version == self._schedule_saved:
-            return None
-        schedule = self.schedule
-        content = ScheduleFile(offset_table=dict(schedule.offsets), level_accounts=dict(schedule.accounts))
-
-        def written() -> None:
-            self._schedule_saved = version
-
-        return Progress(write=lambda: self._schedule_file.save(content), written=written)
-
-    def _filters_progress(self) -> Progress | None:
-        filters = self.tables.filters
-        filters.clean(wall_ms=self._clock.wall_ms())
-        version = filters.version
-        if version == self._filters_saved:
-            return None
-        content = filters.file()
-
-        def written() -> None:
-            self._filters_saved = version
-
-        return Progress(write=lambda: self.tables.filters_file.save(content), written=written)
-
-    def _timer_progress(self) -> Progress | None:
-        timers = self.timers
-        write = timers.take()
-        if write is None:
-            return None
-        return Progress(
-            write=lambda: timers.run(write),
-            written=lambda: timers.written(write),
-            failed=lambda: timers.failed(write),
-        )
-
-    def _offset_progress(self) -> Progress | None:
-        plan = self.ledger.plan_persist(self._clock.wall_ms())
-        if plan is None:
-            return None
-        return Progress(
-            write=lambda: run_persist(self.filesystem, plan),
-            written=lambda: self.ledger.complete_persist(plan),
-            failed=self.ledger.fail_persist,
-        )

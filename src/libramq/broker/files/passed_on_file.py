@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker.files.progress import Progress
 from libramq.catalog.config_file import ConfigFile
+from libramq.clock import WallMs
 from libramq.filesystem import FileSystem
+from libramq.journal_files import PendingWrite
 from libramq.pop.passed_on import FILE_NAME, PassedOn
 
 #: Ours: it is written as soon as something was passed on (`BrokerFiles.save_progress_soon`).
@@ -109,7 +110,7 @@ class PassedOnFile:
             self._clear()
         return not self.has_changes
 
-    def take(self) -> Progress | None:
+    def take(self, wall_ms: WallMs) -> PendingWrite | None:
         """Return the file's next content; None if it is up to date."""
         if not self.has_changes:
             return None
@@ -118,7 +119,7 @@ class PassedOnFile:
         def written() -> None:
             self._saved = content
 
-        return Progress(write=lambda: self._file.save(content), written=written)
+        return PendingWrite(write=lambda: self._file.save(content), written=written)
 
     def _clear(self) -> None:
         self.content = PassedOn()

@@ -6,12 +6,12 @@ committed offsets, delay levels' offsets       `progress`: once the messages bef
 """
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.tables import Fold
-from libramq.catalog.config_ledger import run_fold
+from libramq.catalog.config_ledger import ConfigLedger
 from libramq.clock import MonotonicMs
+from libramq.journal_files import PendingWrite
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
@@ -55,18 +55,18 @@ class Persistence:
     def _fold_tables(self, _: MonotonicMs) -> None:
         if self._files.store.lost is not None:
             return
-        for fold in self._files.tables.plan_folds():
+        for ledger, fold in self._files.tables.plan_folds():
             self._folds_running += 1
-            self._effects.run(Thread.DISK, partial(run_fold, fold.plan), partial(self._folded, fold))
+            self._effects.run(Thread.DISK, fold.write, partial(self._folded, ledger, fold))
 
-    def _folded(self, fold: Fold, result: object) -> None:
+    def _folded(self, ledger: ConfigLedger[Any], fold: PendingWrite, result: object) -> None:
         self._folds_running -= 1
         if isinstance(result, BaseException):
-            if not fold.ledger.is_failing:
+            if not ledger.is_failing:
                 log.error("a table was not written; its journal is kept", reason=str(result))
-            fold.ledger.fail_fold()
+            fold.failed()
         else:
-            fold.ledger.complete_fold(fold.plan)
+            fold.written()
         if self._files.tables.has_changes:
             self._fold_later()
 

@@ -15,41 +15,85 @@ which the kernel may write at any time, is cut to the recovered log before anyth
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
-from libramq.clock import MonotonicMs
+from libramq.catalog.config_file import ConfigFile
+from libramq.clock import Clock, MonotonicMs, WallMs
+from libramq.journal_files import PendingWrite
 from libramq.logs import get_logger
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """The next content of one file. write: may be called in a thread. written, failed: take its result."""
+class Source(Protocol):
+    """The content of a progress file."""
 
-    write: Callable[[], None]
-    written: Callable[[], None]
-    failed: Callable[[], None] = lambda: None
+    @property
+    def has_changes(self) -> bool:
+        """Return whether the file is out of date; asked for after most events."""
+
+    def take(self, wall_ms: WallMs) -> PendingWrite | None:
+        """Return its next content; None if it is up to date."""
+
+
+class DocumentSource:
+    """A source that is one document. version: of the content, 0 at first, another one after each change.
+
+    clean: called before the content is taken.
+    """
+
+    def __init__(
+        self,
+        file: ConfigFile,
+        version: Callable[[], int],
+        content: Callable[[], object],
+        clean: Callable[[WallMs], None] = lambda _: None,
+    ) -> None:
+        self._file = file
+        self._version, self._content, self._clean = version, content, clean
+        self._saved = 0
+
+    @property
+    def has_changes(self) -> bool:
+        """Return whether the file is out of date."""
+        return self._version() != self._saved
+
+    def take(self, wall_ms: WallMs) -> PendingWrite | None:
+        """Return the file's next content; None if it is up to date."""
+        self._clean(wall_ms)
+        version = self._version()
+        if version == self._saved:
+            return None
+
+        def written() -> None:
+            self._saved = version
+
+        return PendingWrite(write=partial(self._file.save, self._content()), written=written)
 
 
 class ProgressFile:
-    """One of the files. take: returns its new content; None if it is up to date."""
+    """One of the files."""
 
-    def __init__(
-        self, name: str, period_ms: int, take: Callable[[], Progress | None], store: MessageStore
-    ) -> None:
+    def __init__(self, name: str, period_ms: int, source: Source, store: MessageStore, clock: Clock) -> None:
         self.name = name
         self._period_ms = period_ms
-        self._take = take
+        self.source = source
         self._store = store
+        self._clock = clock
         self._due_ms: MonotonicMs | None = None
         #: The content that waits to be written.
-        self.taken: Progress | None = None
+        self.taken: PendingWrite | None = None
         self._log_end = 0
         #: Whether a thread has it: from `begin_writing` to `done`.
         self.is_writing = False
         self._is_failing = False
+
+    @property
+    def has_changes(self) -> bool:
+        """Return whether there is content to be written."""
+        return self.taken is not None or self.source.has_changes
 
     def is_due(self, now_ms: MonotonicMs) -> bool:
         """Take new content if it is time; return whether it may be written now."""
@@ -103,7 +147,7 @@ class ProgressFile:
 
     def _begin(self) -> None:
         try:
-            self.taken = self._take()
+            self.taken = self.source.take(self._clock.wall_ms())
         except OSError as error:
             self._note_failure(error)
         if self.taken is not None:

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from libramq.broker.files.progress import Progress
+from libramq.broker.files.progress import DocumentSource
 from libramq.catalog.config_file import ConfigFile
 from libramq.filesystem import FileSystem
 from libramq.formats.document import Document
@@ -31,13 +31,13 @@ class CommitsAtSlave:
     """
 
     def __init__(self, filesystem: FileSystem, config_directory: Path, store: MessageStore) -> None:
-        self._file = ConfigFile(filesystem, config_directory / FILE_NAME)
-        loaded = self._file.load(SlaveCommitsFile) or SlaveCommitsFile()
+        file = ConfigFile(filesystem, config_directory / FILE_NAME)
+        loaded = file.load(SlaveCommitsFile) or SlaveCommitsFile()
         self.table = {
             key: dict(queues) for key, queues in loaded.offset_table.items() if store.config.is_copy
         }
         self._version = len(loaded.offset_table) - len(self.table)
-        self._saved = 0
+        self.source = DocumentSource(file, lambda: self._version, self.content)
         self.cut(store.max_offset)
 
     def note(self, key: str, queue_id: int, offset: int) -> None:
@@ -84,19 +84,6 @@ class CommitsAtSlave:
                     queues[queue_id] = ends(topic, queue_id)
                     self._version += 1
 
-    @property
-    def has_changes(self) -> bool:
-        """Return whether the file is out of date."""
-        return self._version != self._saved
-
-    def take(self) -> Progress | None:
-        """Return the file's next content; None if it is up to date."""
-        if not self.has_changes:
-            return None
-        version = self._version
-        content = SlaveCommitsFile(offset_table={key: dict(each) for key, each in self.table.items()})
-
-        def written() -> None:
-            self._saved = version
-
-        return Progress(write=lambda: self._file.save(content), written=written)
+    def content(self) -> SlaveCommitsFile:
+        """Return the content of the file."""
+        return SlaveCommitsFile(offset_table={key: dict(each) for key, each in self.table.items()})

@@ -7,7 +7,6 @@ written soon after, by a thread (`plan_folds`). Members' heartbeats bring the fi
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,7 +15,7 @@ from libramq.auth.users import Users
 from libramq.broker.config import BrokerConfig
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.config_file import ConfigFile
-from libramq.catalog.config_ledger import ConfigChange, ConfigLedger, FoldPlan
+from libramq.catalog.config_ledger import ConfigChange, ConfigLedger
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.request_modes import RequestModes, RequestModesFile
 from libramq.catalog.requirements import Requirements
@@ -33,6 +32,7 @@ from libramq.formats.tables import (
 )
 from libramq.groups.coordinator.state import GroupState, GroupStatesFile
 from libramq.groups.modern.saved_state import ModernGroupsFile, SavedEntry
+from libramq.journal_files import PendingWrite
 from libramq.offsets import Fences
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAhead, CommitsAheadFile
 from libramq.offsets.fence import FencesFile, Opening
@@ -78,14 +78,6 @@ class Entries(Generic[C]):
     def file(self) -> object:
         """Return the content of the file."""
         return self._file(dict(self.by_name))
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """A table to be written whole, and its ledger, which gets the result."""
-
-    ledger: ConfigLedger[Any]
-    plan: FoldPlan
 
 
 class Tables:
@@ -142,13 +134,11 @@ class Tables:
             lambda ledger: Entries[SavedEntry](ledger.append, lambda them: ModernGroupsFile(entries=them)),
         )  # fmt: skip
 
-    def plan_folds(self) -> list[Fold]:
+    def plan_folds(self) -> list[tuple[ConfigLedger[Any], PendingWrite]]:
         """Return the changed tables, to be written in a thread."""
         self.has_changes = False
         return [
-            Fold(ledger, plan)
-            for ledger, value in self._folded
-            if (plan := ledger.plan_fold(value)) is not None
+            (ledger, plan) for ledger, value in self._folded if (plan := ledger.plan_fold(value)) is not None
         ]
 
     def close(self) -> None:

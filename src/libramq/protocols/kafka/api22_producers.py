@@ -10,13 +10,12 @@ promoted slave, the log's last part is read.
 
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from libramq.batches.kafka_batch import PRODUCER
 from libramq.broker.files.persistence import PROGRESS_MS
-from libramq.broker.files.progress import Progress, ProgressFile
+from libramq.broker.files.progress import DocumentSource, ProgressFile
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.topic_table import TopicTable
 from libramq.clock import MonotonicMs
@@ -77,8 +76,8 @@ class Producers:
         self._secret_bits = secret_bits
         self.sequences = Sequences(store.next_offset)
         self._file = ConfigFile(filesystem, directory / FILE_NAME)
-        self._saved = 0
-        self._progress = ProgressFile(FILE_NAME, SAVE_MS, self._take, store)
+        source = DocumentSource(self._file, lambda: self.sequences.version, self._content)
+        self._progress = ProgressFile(FILE_NAME, SAVE_MS, source, store, kernel.clock)
         self._is_writing = False
         self._due = kernel.deadlines.new(self._save, FILE_NAME)
         self._topics.observe(self._topic_changed)
@@ -149,23 +148,15 @@ class Producers:
         if self._progress.is_due(now_ms):
             self._is_writing = True
             self._effects.run(Thread.DISK, self._progress.write, self._written)
-        elif self._progress.taken is not None or self.sequences.version != self._saved:
+        elif self._progress.has_changes:
             self._due.at(now_ms + PROGRESS_MS)
 
     def _written(self, result: object) -> None:
         self._is_writing = False
         self._progress.done(result)
-        if self.sequences.version != self._saved:
+        if self._progress.has_changes:
             self.changed()
 
-    def _take(self) -> Progress | None:
-        version = self.sequences.version
-        if version == self._saved:
-            return None
+    def _content(self) -> ProducersFile:
         self.sequences.expire(int(self._clock.wall_ms()))
-        content = ProducersFile(log_end=self._store.end, entries=self.sequences.snapshot())
-        return Progress(
-            write=partial(self._file.save, content),
-            written=partial(setattr, self, "_saved", version),
-            failed=lambda: None,
-        )
+        return ProducersFile(log_end=self._store.end, entries=self.sequences.snapshot())

@@ -1,0 +1,110 @@
+"""The journal files of a table: every change since the table was written whole, in numbered files of which
+only the newest is written; and the fold, which makes the others needless.
+
+    <name>.0000000007   folded already, if the table is on the disk
+    <name>.0000000008   written now
+
+A fold writes the table, and then removes the journals before: after a crash at any moment, both give the same
+table again. A power cut may bring removed journals back, and apply them to the newer table: so they are on
+the disk before that is, as a part of one would take back what came after it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from libramq.filesystem import FileSystem, make_directory, safe_child, sync_file
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingWrite:
+    """The next content of a file. write: may be called in a thread. written, failed: take its result."""
+
+    write: Callable[[], None]
+    written: Callable[[], None] = _nothing
+    failed: Callable[[], None] = _nothing
+
+
+class JournalFiles:
+    """The files of one table in a directory. end: the size of the newest."""
+
+    def __init__(self, filesystem: FileSystem, directory: Path, name: str) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._prefix = f"{name}."
+        names = filesystem.listdir(directory)
+        ends = [each.removeprefix(self._prefix) for each in names if each.startswith(self._prefix)]
+        self.numbers = sorted(int(end) for end in ends if end.isascii() and end.isdecimal())
+        self._number = max(self.numbers, default=0)
+        self._file: int | None = None
+        self.end = 0
+
+    @property
+    def path(self) -> Path:
+        """Return the path of the newest file."""
+        return self.path_of(self._number)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the newest file is being written."""
+        return self._file is not None
+
+    def path_of(self, number: int) -> Path:
+        """Return the path of a file."""
+        return safe_child(self._directory, f"{self._prefix}{number:010d}")
+
+    def begin(self) -> None:
+        """Write to a new file from now on."""
+        self.close()
+        if not self._filesystem.exists(self._directory):
+            make_directory(self._filesystem, self._directory)
+        self._file = self._filesystem.open(self.path_of(self._number + 1), write=True, create=True)
+        self._number += 1
+        self.numbers.append(self._number)
+        self.end = 0
+
+    def write(self, data: bytes) -> None:
+        """Write changes at once; afterwards they outlive the process. Raises OSError."""
+        if self._file is None:
+            self.begin()
+        assert self._file is not None
+        try:
+            self._filesystem.pwrite(self._file, data, self.end)
+        except OSError:
+            self.close()  # A part may be there: later ones go to another file, behind it.
+            raise
+        self.end += len(data)
+
+    def close(self) -> None:
+        """Close the newest file; the next change begins another one."""
+        if self._file is not None:
+            self._filesystem.close(self._file)
+            self._file = None
+
+    def remove(self, number: int) -> None:
+        """Remove a file."""
+        self._filesystem.unlink(self.path_of(number))
+        self.numbers.remove(number)
+
+    def fold(
+        self, save: Callable[[], None], *, written: Callable[[], None], failed: Callable[[], None]
+    ) -> PendingWrite:
+        """Return the write of the whole table, which makes all files needless but the one being written."""
+        numbers = [each for each in self.numbers if not (self.is_open and each == self._number)]
+        paths = list(map(self.path_of, numbers))
+
+        def write() -> None:
+            for path in paths:
+                sync_file(self._filesystem, path)
+            save()
+
+        def remove() -> None:
+            written()
+            for number in numbers:
+                self.remove(number)
+
+        return PendingWrite(write=write, written=remove, failed=failed)
