@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.files import delivered_copies
+from libramq.timers import delivered_copies
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.files.delivered_copies import DeliveredCopies
 from libramq.catalog import TopicTable
 from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_table import TopicRules
@@ -21,7 +20,8 @@ from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
-from libramq.timers.timer_directory import TimerDirectory
+from libramq.timers.delivered_copies import DeliveredCopies
+from libramq.timers.timer_checkpoint import TimerDirectory
 from libramq.timers.timer_files import TimerFiles
 from libramq.timers.timers import TimerOptions
 from tests.quick import quick
@@ -52,14 +52,15 @@ class Run:
         )
         self.store = MessageStore(config, self.disk, self.time)
         self.store.open()
-        copies = DeliveredCopies(self.store)
+        destinations = Destinations(TopicTable(TopicRules()))
+        copies = DeliveredCopies(self.store, destinations)
         copies.begin()
         self.files = TimerFiles(
             TimerDirectory(self.disk, ROOT, log_file_bytes=1 << 10, slots=SLOTS),
             self.store,
             TimerOptions(roll_window_slots=20),
             pop=NoPop(),
-            destinations=Destinations(TopicTable(TopicRules())),
+            destinations=destinations,
             wall_ms=self.time.wall_ms,
             copies=copies,
         )

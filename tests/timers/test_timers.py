@@ -7,6 +7,7 @@ from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_table import TopicRules
 from libramq.clock import WallMs
 from libramq.store.reading.read import ReadResult, ReadStatus
+from libramq.timers.delivered_copies import DeliveredCopies
 from libramq.timers.slot_reader import TimerData
 from libramq.timers.timer_log import TimerLog
 from libramq.timers.timer_wheel import TimerWheel
@@ -28,12 +29,14 @@ class DamagedStore:
 
 def test_messages_that_cannot_be_read_do_not_stop_the_timers(tmp_path: Path):
     timer_log = TimerLog(Disk(), tmp_path, 1 << 10)
+    destinations = Destinations(TopicTable(TopicRules()))
     timers = TimerMessages(
         TimerData(DamagedStore(), timer_log, TimerWheel()),  # type: ignore[arg-type]
         Collected(0, TimerMetrics(None)),
         TimerOptions(),
         pop=NoPop(),
-        destinations=Destinations(TopicTable(TopicRules())),
+        destinations=destinations,
+        copies=DeliveredCopies(DamagedStore(), destinations),  # type: ignore[arg-type]
     )
     rounds = 0
     while not timers.advance(WallMs(1_700_000_000_000)):

@@ -1,5 +1,5 @@
 """The timer checkpoint (config/timercheck): how far timer messages have been collected and delivered, and
-POP's journal read.
+POP's journal read; the timers' directory, which has it.
 
     read time (8) | end of the timer log (8) | queue offset (8) | the master's queue offset (8)
     version: state (8), time (8), counter (8)                                      Apache's: 56 bytes
@@ -12,9 +12,13 @@ Upstream: store/timer/TimerCheckpoint.java; config/timercheck.
 """
 
 import struct
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.errors import RemoteProtocolError
+from libramq.filesystem import FileSystem, opened
+from libramq.store.config import PAGE_BYTES
+from libramq.timers.timer_wheel import SLOTS
 
 FILE_NAME: Final = "timercheck"
 _APACHE: Final = struct.Struct(">7q")
@@ -95,3 +99,50 @@ def decode_checkpoint_file(data: bytes) -> FoundCheckpoint | None:
     is_ours = magic == _MAGIC and copy == data[: _APACHE.size]
     own = OwnCheckpoint(*numbers) if is_ours else None
     return FoundCheckpoint(TimerCheckpoint(*_APACHE.unpack_from(data)), own)
+
+
+WHEEL_NAME: Final = "timerwheel"
+METRICS_NAME: Final = "timermetrics"
+#: MessageStoreConfig.mappedFileSizeTimerLog.
+LOG_FILE_BYTES: Final = 100 << 20
+
+
+class TimerDirectory:
+    """The paths of the timers' files, and the checkpoint that was found. slots: of the wheel's file.
+
+    timerlog/            units that lead to messages        `timer_log.py`
+    timerwheel           slots that lead to units           `timer_wheel.py`
+    config/timercheck    how far both go
+    config/timermetrics  how many messages wait, by topic   `timers.py`
+    """
+
+    def __init__(
+        self, filesystem: FileSystem, root: Path, log_file_bytes: int = LOG_FILE_BYTES, slots: int = SLOTS
+    ) -> None:
+        self.filesystem = filesystem
+        self.root = root
+        self.log_file_bytes = log_file_bytes
+        self.slots = slots
+        self.wheel = root / WHEEL_NAME
+        self.checkpoint = root / "config" / FILE_NAME
+        self.metrics = root / "config" / METRICS_NAME
+        self.found = self._find()
+
+    def write_checkpoint(self, checkpoint: TimerCheckpoint, own: OwnCheckpoint) -> None:
+        """Write the checkpoint and flush it. Raises OSError."""
+        filesystem, path = self.filesystem, self.checkpoint
+        filesystem.makedirs(path.parent)
+        with opened(filesystem, path, write=True, create=True) as file:
+            is_new = filesystem.file_size(file) < PAGE_BYTES
+            if is_new:
+                filesystem.truncate(file, PAGE_BYTES)
+            filesystem.pwrite(file, encode_checkpoint_file(checkpoint, own), 0)
+            filesystem.fsync(file)
+        if is_new:
+            filesystem.sync_directory(path.parent)
+
+    def _find(self) -> FoundCheckpoint | None:
+        if not self.filesystem.exists(self.checkpoint):
+            return None
+        with opened(self.filesystem, self.checkpoint) as file:
+            return decode_checkpoint_file(self.filesystem.pread(file, FILE_BYTES, 0))

@@ -19,17 +19,14 @@ from libramq.journal_files import PendingWrite
 from libramq.logs import get_logger
 from libramq.message.names import TIMER_TOPIC
 from libramq.store.message_store import MessageStore
-from libramq.timers.slave_timers import drop_wheel, slave_checkpoint
+from libramq.timers.delivered_copies import DeliveredCopies
 from libramq.timers.slot_reader import TimerData
-from libramq.timers.timer_checkpoint import FoundCheckpoint, OwnCheckpoint, TimerCheckpoint
-from libramq.timers.timer_directory import TimerDirectory
+from libramq.timers.timer_checkpoint import FoundCheckpoint, OwnCheckpoint, TimerCheckpoint, TimerDirectory
 from libramq.timers.timer_log import TimerLog, TimerUnit, run_log_write
 from libramq.timers.timer_wheel import Slot, TimerWheel, is_whole, read_wheel, write_slots
 from libramq.timers.timers import (
     Again,
     Collected,
-    Copies,
-    EarlierProcess,
     PopEntries,
     TimerMessages,
     TimerMetrics,
@@ -38,6 +35,16 @@ from libramq.timers.timers import (
 )
 
 log = get_logger(__name__)
+
+
+def slave_checkpoint(again: Again, before: TimerCheckpoint, wall_ms: WallMs) -> TimerCheckpoint:
+    """Return Apache's part of a slave's checkpoint: what its master has delivered."""
+    return TimerCheckpoint(
+        read_ms=again.from_ms,
+        master_queue_offset=again.until,
+        version_ms=int(wall_ms),
+        counter=before.counter + 1,
+    )
 
 
 class TimerFiles:
@@ -52,7 +59,7 @@ class TimerFiles:
         pop: PopEntries,
         destinations: Destinations,
         wall_ms: Callable[[], WallMs],
-        copies: Copies | None = None,
+        copies: DeliveredCopies,
     ) -> None:
         self._directory = directory
         self._found = directory.found or FoundCheckpoint()
@@ -79,7 +86,7 @@ class TimerFiles:
             options,
             pop=pop,
             destinations=destinations,
-            earlier=EarlierProcess(copies, destinations, options.precision_ms) if copies else None,
+            copies=copies,
         )
         own = self._found.own
         is_saved = directory.found is None or (own is not None and own.pop_place == pop.place)
@@ -129,7 +136,25 @@ class TimerFiles:
         return min(queue_offset, end), again
 
     def _open_at_slave(self) -> tuple[int, Again]:
-        self.checkpoint, again = drop_wheel(self._directory, self._log, self._wall_ms())
+        """Drop a new slave's wheel, and what its timer log has; return what was delivered.
+
+        Both lead into the commit log that it had as a master. As a master again it collects from the topic,
+        without what was delivered: by this broker before, by its master, or by a slave that acted. That is
+        all its checkpoint has; it holds until the commit log is cut.
+        """
+        directory, found = self._directory, self._found
+        checkpoint, own = found
+        again = Again(own.again_until, own.again_from_ms) if own is not None else Again()
+        again = again.renewed(found.collected, checkpoint.read_ms)
+        self._log.open()
+        is_of_slave = own is not None and own.pop_place == own.queue_offset == checkpoint.log_end == 0
+        if directory.filesystem.exists(directory.checkpoint) and not is_of_slave:
+            # It is on the disk before the log looks as if nothing had been collected.
+            self.checkpoint = slave_checkpoint(again, checkpoint, self._wall_ms())
+            directory.write_checkpoint(self.checkpoint, OwnCheckpoint(0, 0, 0, *again))
+        if self._log.end > self._log.start:
+            self._log.end_at(self._log.start)
+        directory.filesystem.unlink(directory.wheel)
         return 0, again
 
     def _load_wheel(self, from_tick: int, precision_ms: int) -> bool:
@@ -217,7 +242,8 @@ class TimerFiles:
         version, removed = (timers.version, self._pop.place), self._log.drop_before(self._store.log_start)
         units, metrics = self._log.take(), timers.metrics.content()
         if self._store.config.is_copy:
-            self.checkpoint, own = slave_checkpoint(timers.again, self.checkpoint, wall_ms)
+            self.checkpoint = slave_checkpoint(timers.again, self.checkpoint, wall_ms)
+            own = OwnCheckpoint(0, 0, 0, *timers.again)
             slots, makes_wheel_again = dict[int, Slot | None](), False
         else:
             place = self._pop.oldest_place  # What POP has in flight is Apache's to collect.

@@ -34,6 +34,7 @@ from libramq.message.record import decode_records
 from libramq.message.tags import java_hash
 from libramq.store.log.append import AppendStatus, StoreMessage
 from libramq.store.reading.read import ReadStatus
+from libramq.timers.delivered_copies import DeliveredCopies
 from libramq.timers.due_message import delivered_at, stored_at
 from libramq.timers.slot_reader import SlotReader, TimerData
 from libramq.timers.timer_log import TimerUnit
@@ -174,52 +175,6 @@ class PopEntries(Protocol):
         """Return whether timer messages for a topic are entries, which no timer delivers."""
 
 
-class Copies(Protocol):
-    """The copies of delivered messages in the log, as it was found at the start."""
-
-    @property
-    def is_looking(self) -> bool:
-        """Return whether there may be any."""
-
-    def has(self, message: MessageExt, topic: str, queue_id: int, due_ms: int) -> bool | None:
-        """Return whether the log has a message's copy in a queue; None: call again."""
-
-    def passed_in_ms(self, wall_ms: WallMs) -> int:
-        """Return after what time all that may have a copy was due before."""
-
-    def end(self) -> None:
-        """Look for none any more."""
-
-
-class EarlierProcess:
-    """Finds what was delivered before the start, though no file of the timers knows it.
-
-    The files are written once a second, and only when the commit log is on the disk; the delivered copies are
-    in the log at once. After a kill they say what of the last slots is not delivered again. Ours; Apache's
-    broker delivers again. destinations: where messages went then, as now. At a slave that acts, the earlier
-    process is its master's.
-    """
-
-    def __init__(self, copies: Copies, destinations: Destinations, precision_ms: int) -> None:
-        self._copies = copies
-        self._destinations = destinations
-        self._precision_ms = precision_ms
-
-    def has_delivered(self, message: MessageExt, tick: int) -> bool | None:
-        """Return whether a message of a slot was delivered; None: ask again. May raise ColdRead."""
-        topic = message.properties.get(p.REAL_TOPIC)
-        if not self._copies.is_looking or topic is None:
-            return False
-        sent_to = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
-        queue_id = self._destinations.queue_for(topic, sent_to)
-        return self._copies.has(message, topic, queue_id, (tick + 1) * self._precision_ms)
-
-    def passed(self, read_ms: int) -> None:
-        """Note that all slots before a time are delivered: nothing is looked for once those of then are."""
-        if self._copies.is_looking and self._copies.passed_in_ms(WallMs(read_ms)) <= 0:
-            self._copies.end()
-
-
 #: Ours: messages that one append delivers, in 1 ms. One that was not prepared counts as
 #: `slot_reader.READ_COST`.
 APPENDED_MAX: Final = 128
@@ -259,7 +214,12 @@ class Collected(NamedTuple):
 
 
 class TimerMessages:
-    """The timer messages of a broker. queue_offset: the next message of the topic to be collected."""
+    """The timer messages of a broker.
+
+    queue_offset: the next message of the topic to be collected. copies: what of
+    the last slots an earlier process has delivered, although no file of the timers knows it: these are
+    written once a second, and only when the commit log is on the disk. Apache's broker delivers again.
+    """
 
     def __init__(
         self,
@@ -269,7 +229,7 @@ class TimerMessages:
         *,
         pop: PopEntries,
         destinations: Destinations,
-        earlier: EarlierProcess | None = None,
+        copies: DeliveredCopies,
     ) -> None:
         self._data = data
         self._store, self._log, self._wheel = data
@@ -277,7 +237,7 @@ class TimerMessages:
         self._options = options
         self._pop = pop
         self._destinations = destinations
-        self._earlier = earlier
+        self._copies = copies
         #: Messages before it are in the metrics.
         self._counted_until = self.again.until
         #: Units before this position of the log, if any is missing, were collected again since the start.
@@ -380,8 +340,8 @@ class TimerMessages:
         """Deliver, collect and prepare some messages; return whether there are no more. Raises ColdRead."""
         is_delivered = self._deliver(wall_ms)
         is_collected = self._collect(wall_ms)
-        if is_delivered and is_collected and self._earlier is not None:
-            self._earlier.passed(self.read_ms(wall_ms))
+        if is_delivered and is_collected:
+            self._copies.passed(WallMs(self.read_ms(wall_ms)))
         return is_delivered and is_collected and self._prepare(wall_ms)
 
     def finish_slot(self, wall_ms: WallMs) -> None:
@@ -415,9 +375,7 @@ class TimerMessages:
         if self.was_delivered(message):
             return True
         # What was rolled on is found by its key, in the slot that has it twice (`rolled_key`).
-        if self._earlier is None or unit.rolls:
-            return False
-        return self._earlier.has_delivered(message, tick)
+        return False if unit.rolls else self._copies.has(message, (tick + 1) * self._options.precision_ms)
 
     # Delivering.
 

@@ -16,8 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from libramq.broker.files.delivered_copies import DeliveredCopies
-from libramq.broker.files.message_log import undamaged
 from libramq.catalog.destinations import Destinations
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.formats.document import Document, Int, Long
@@ -27,9 +25,10 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.pop.passed_on import PassedOn
-from libramq.store.log.append import AppendStatus, StoreMessage, stored_again
+from libramq.store.log.append import AppendStatus, StoreMessage, stored_again, undamaged
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
+from libramq.timers.delivered_copies import DeliveredCopies
 
 log = get_logger(__name__)
 
@@ -139,7 +138,7 @@ class DelaySchedule:
         self.delivered: Callable[[int, int, int, Sequence[MessageExt]], None] = lambda *_: None
         self._begin_again({level: ends[level] for level, offset in offsets.items() if offset > ends[level]})
         self._clock = clock
-        self.copies = DeliveredCopies(store)
+        self.copies = DeliveredCopies(store, destinations)
         self.copies.begin()
         self._moments = StoredMoments(read_clock(clock))
         #: Whether the store accepted none of the last due messages, as was logged.
@@ -222,9 +221,8 @@ class DelaySchedule:
         level = min(dues, key=lambda each: dues[each] or 0, default=None)
         if level is not None and (dues[level] or now_ms) <= now_ms:
             return self._deliver_level(level, now_ms)
-        # What was delivered before the start: every level has passed what was due then.
-        if self.copies.is_looking and self.copies.passed_in_ms(self._clock.wall_ms()) <= 0:
-            self.copies.end()
+        if self.copies.is_looking:  # Every level has passed what was due then.
+            self.copies.passed(self._clock.wall_ms())
         return False
 
     def _deliver_level(self, level: int, now_ms: MonotonicMs) -> bool:
@@ -266,8 +264,7 @@ class DelaySchedule:
                 continue
             if self.is_dropped(message):
                 continue
-            topic, queue_id = self._destination(message)
-            has_copy = self.copies.has(message, topic, queue_id, message.store_timestamp_ms + delay_ms)
+            has_copy = self.copies.has(message, message.store_timestamp_ms + delay_ms)
             if has_copy is None:
                 return None
             if not has_copy:
@@ -301,8 +298,7 @@ class DelaySchedule:
         found: list[MessageExt] = []
         for offset in offsets:
             read = self._store.read(names.SCHEDULE_TOPIC, level - 1, offset, 1)
-            if read.status is ReadStatus.FOUND:
-                found += [each for each in undamaged(read.data) if each.queue_offset == offset]
+            found += [each for each in undamaged(read.data) if each.queue_offset == offset]
         self._count_dropped(found)
         return [message for message in found if not self.is_dropped(message)]
 
@@ -372,15 +368,11 @@ class DelaySchedule:
         """Return the message for its own queue, with DELAY, REAL_TOPIC and REAL_QID as upstream."""
         properties = dict(message.properties)
         properties[p.WAIT] = "false"
-        topic, queue_id = self._destination(message)
+        topic = properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
+        queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
+        queue_id = self._destinations.queue_for(topic, queue_id)
         # WAIT has no meaning here.
         return stored_again(message, topic, queue_id, properties, expendable=(p.WAIT,))
-
-    def _destination(self, message: MessageExt) -> tuple[str, int]:
-        """Return the topic and queue in which consumers will find a message."""
-        topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
-        queue_id = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
-        return topic, self._destinations.queue_for(topic, queue_id)
 
 
 class StoredMoments:

@@ -14,7 +14,6 @@ from libramq.broker.files.beginnings import FILE_NAME as BEGINNINGS
 from libramq.broker.files.beginnings import SAVE_MS as BEGINNINGS_SAVE_MS
 from libramq.broker.files.beginnings import Beginnings
 from libramq.broker.files.delay_schedule import DelayAnswer, DelaySchedule, ScheduleFile
-from libramq.broker.files.delivered_copies import DeliveredCopies
 from libramq.broker.files.message_log import MessageLog
 from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
 from libramq.broker.files.passed_on_file import PassedOnFile
@@ -38,7 +37,8 @@ from libramq.store.config import Damaged, FlushDiskType, StoreConfig
 from libramq.store.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
 from libramq.store.retention import NEVER_PERCENT, Retention
-from libramq.timers.timer_directory import TimerDirectory
+from libramq.timers.delivered_copies import DeliveredCopies
+from libramq.timers.timer_checkpoint import TimerDirectory
 from libramq.timers.timer_files import TimerFiles
 from libramq.timers.timers import Again, TimerOptions
 
@@ -178,7 +178,7 @@ class BrokerFiles:
             # What it had passed on as a slave, if it is none any more.
             passed_on=None if self._config.is_slave else self.passed_on.become_master(journal_end),
         )
-        copies = DeliveredCopies(self.store)
+        copies = DeliveredCopies(self.store, self.destinations)
         if not self._config.is_slave:  # Its master delivers them.
             copies.begin()
         self.timers = TimerFiles(

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, InvalidName, RemoteProtocolError, broker_error
+from libramq.errors import BrokerError, InvalidName, broker_error
 from libramq.logs import get_logger
 from libramq.message import properties as p
-from libramq.message.message import MessageExt
-from libramq.message.record import BLANK_BYTES, decode_record, record_size
+from libramq.message.record import BLANK_BYTES, record_size
 from libramq.message.record_head import HOST_BITS
 from libramq.store.config import FlushDiskType
 from libramq.store.log.append import (
@@ -109,24 +108,3 @@ class MessageLog:
             ),
         )
         return broker_error(code, remark)
-
-
-def undamaged(pieces: Sequence[bytes | memoryview]) -> list[MessageExt]:
-    """Decode records that are to be stored again, or acted upon; those with a damaged body are left out.
-
-    A copy of one would have a checksum of its own, and nobody would ever find out. Bodies stay as they are
-    stored. Pulls send records as they are, and leave it to consumers to compare the checksum.
-    """
-    data, messages, position = b"".join(pieces), [], 0
-    while position < len(data):
-        try:
-            decoded = decode_record(data, position, decompress=False, check_crc=True)
-        except RemoteProtocolError as error:
-            log.error("a damaged message is left out", reason=str(error))
-            position += max(1, int.from_bytes(data[position : position + 4]))  # Reads return whole records.
-            continue
-        if decoded is None:
-            break
-        message, position = decoded
-        messages.append(message)
-    return messages

@@ -12,7 +12,6 @@ wheel says of the same entries.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from libramq.broker.files.message_log import undamaged
 from libramq.clock import Now
 from libramq.errors import RemoteProtocolError
 from libramq.logs import get_logger
@@ -25,6 +24,7 @@ from libramq.pop.check_point import check_point_of, key_of, was_popped_before
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.pop.positions import QueueOfGroup
 from libramq.store.deletions import Deletions
+from libramq.store.log.append import undamaged
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 from libramq.timers.timer_checkpoint import FoundCheckpoint, TimerCheckpoint
@@ -126,7 +126,7 @@ class JournalReader:
         if read.status is not ReadStatus.FOUND and read.next_offset <= self._offset:
             self._offset = self.end
             return False
-        for message in undamaged(read.data) if read.status is ReadStatus.FOUND else ():
+        for message in undamaged(read.data):
             is_entry = message.properties.get(p.REAL_TOPIC) == self._revive_topic
             if is_entry and message.queue_offset < self.end and not is_moved(message):
                 self.loaded.apply(message, place=message.queue_offset, now=self._now)

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final
 
 from libramq.broker.files.delay_schedule import DelaySchedule
-from libramq.broker.files.message_log import undamaged
 from libramq.clock import Clock
 from libramq.kernel.work import Work
 from libramq.message import names
@@ -25,6 +24,7 @@ from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.pop.in_flight import InFlight
 from libramq.pop.ordered import OrderTable
+from libramq.store.log.append import undamaged
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 

@@ -13,7 +13,6 @@ from typing import Final
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.message_log import undamaged
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import BrokerError
@@ -25,8 +24,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.pop import CheckPoint
-from libramq.store.log.append import StoreMessage, stored_again
-from libramq.store.reading.read import ReadStatus
+from libramq.store.log.append import StoreMessage, stored_again, undamaged
 from libramq.store.rounds import Rounds
 
 log = get_logger(__name__)
@@ -139,7 +137,7 @@ class Reviving:
         """Yield the messages that are not done; None for those that are gone, with their topic perhaps."""
         for offset in check_point.open_offsets():
             read = self._store.read(check_point.topic, check_point.queue_id, offset, 1)
-            found = undamaged(read.data) if read.status is ReadStatus.FOUND else []
+            found = undamaged(read.data)
             message = found[0] if found and found[0].queue_offset == offset else None
             if message is None:
                 log.warning(

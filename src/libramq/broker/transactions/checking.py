@@ -19,7 +19,7 @@ from typing import Final
 
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
-from libramq.broker.transactions.known_transactions import READ_MAX, Loading, last_committed, messages_of
+from libramq.broker.transactions.known_transactions import READ_MAX, Loading, last_committed
 from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.errors import BrokerError
@@ -28,6 +28,7 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
+from libramq.store.log.append import undamaged
 from libramq.store.message_store import MessageStore
 from libramq.store.rounds import Rounds
 
@@ -176,7 +177,7 @@ class Checking:
         next_offset = offset + 1
         if not self.open.has_ended(offset):
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
-            found = messages_of(read)
+            found = undamaged(read.data)
             if not found:  # It was deleted by age, or cannot be read any more.
                 next_offset = max(read.next_offset, next_offset)
             elif not self._settle(found[0], now):
@@ -251,7 +252,7 @@ class Checking:
         offset = read.start
         while read and offset < end:
             found = store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, READ_MAX)
-            for message in messages_of(found):
+            for message in undamaged(found.data):
                 first = half.first_offset(message)
                 if message.queue_offset < half_offset:
                     passed.add(first)

@@ -20,13 +20,12 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Final
 
-from libramq.broker.files.message_log import undamaged
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
 from libramq.message import names
 from libramq.message.message import MessageExt
+from libramq.store.log.append import undamaged
 from libramq.store.message_store import MessageStore
-from libramq.store.reading.read import ReadResult, ReadStatus
 
 #: Ours: ended half messages that are remembered, so that a second commit stores no second message. One takes
 #: some 100 bytes.
@@ -165,7 +164,7 @@ class Loading:
             return
         if self._op_next < self._op_end:
             read = self._store.read(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID, self._op_next, READ_MAX)
-            for message in messages_of(read):
+            for message in undamaged(read.data):
                 if message.queue_offset < self._op_offset:
                     self._open.remember(half.ended_offsets(message))
                 elif message.queue_offset < self._op_end:
@@ -173,7 +172,7 @@ class Loading:
             self._op_next = max(read.next_offset, self._op_next + 1)
         elif self._half_next < self._half_end:
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, self._half_next, READ_MAX)
-            for message in messages_of(read):
+            for message in undamaged(read.data):
                 first = half.first_offset(message)
                 # A slave may have passed on what lies before `half_offset` by now.
                 is_copy = max(first + 1, self._open.half_offset) <= message.queue_offset < self._half_end
@@ -205,11 +204,6 @@ def last_committed(store: MessageStore) -> MessageExt | None:
         return None
     message = store.stored_message_at(committed.prepared_transaction_offset)
     return message if message is not None and half.is_committed_as(message, committed) else None
-
-
-def messages_of(read: ReadResult) -> list[MessageExt]:
-    """Return the undamaged messages of a read."""
-    return undamaged(read.data) if read.status is ReadStatus.FOUND else []
 
 
 def _end(store: MessageStore, topic: str) -> int:

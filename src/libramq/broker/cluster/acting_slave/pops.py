@@ -32,7 +32,6 @@ from libramq.broker.cluster.acting_slave.other_masters import (
 )
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.message_log import undamaged
 from libramq.broker.files.pop_loading import JournalReader
 from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.kernel.work import PORTION
@@ -41,6 +40,7 @@ from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.pop import CheckPoint, InFlight
 from libramq.pop.check_point import AckSet, Key
+from libramq.store.log.append import undamaged
 from libramq.store.log.segments import ColdRead
 from libramq.store.reading.read import ReadStatus
 

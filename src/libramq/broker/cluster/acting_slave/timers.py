@@ -21,15 +21,14 @@ from typing import Final
 
 from libramq.broker.cluster.acting_slave.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Window
 from libramq.broker.config import BrokerConfig
-from libramq.broker.files.delivered_copies import DeliveredCopies
 from libramq.broker.files.files import BrokerFiles, timer_options
-from libramq.broker.files.message_log import undamaged
 from libramq.clock import Clock
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
+from libramq.store.log.append import undamaged
+from libramq.timers.delivered_copies import DeliveredCopies
 from libramq.timers.due_message import rolled_key
-from libramq.timers.timers import EarlierProcess
 
 #: Ours: messages that are sent at once, and that one read takes.
 WINDOW_MAX: Final = 32
@@ -61,8 +60,7 @@ class EscapingTimers:
         self._masters = masters
         self._clock = clock
         self._ready = ready
-        self._copies = DeliveredCopies(files.store)
-        self._earlier = EarlierProcess(self._copies, files.destinations, self._precision_ms)
+        self._copies = DeliveredCopies(files.store, files.destinations)
         #: What waits, as offsets in the timers' topic by time; there may be 259,200 slots, one a second for
         #: three days (timerMaxDelaySec). `ticks`: a heap of them.
         self._slots: dict[int, array[int]] = {}
@@ -167,7 +165,7 @@ class EscapingTimers:
                 if message.physical_offset < self._destinations.deleted_end(topic):
                     dropped[topic] += 1
                     continue
-                was_delivered = self._earlier.has_delivered(message, tick)
+                was_delivered = self._copies.has(message, (tick + 1) * self._precision_ms)
                 if was_delivered is None:
                     return None
                 if not was_delivered and not self._is_left_out(message, tick):

@@ -25,13 +25,13 @@ from libramq.broker.transactions.known_transactions import (
     Loading,
     first_open,
     last_committed,
-    messages_of,
 )
 from libramq.clock import Clock
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.message.sys_flag import TRANSACTION_PREPARED
+from libramq.store.log.append import undamaged
 
 #: Ours: half messages that are sent at once, and looked at in one turn.
 WINDOW_MAX: Final = 32
@@ -112,7 +112,7 @@ class EscapingTransactions:
             if offset >= end or is_full:
                 return found, is_full
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
-            for message in messages_of(read):
+            for message in undamaged(read.data):
                 if self._is_open(open_, message) and not self._is_dropped(open_, message):
                     age_ms = int(self._clock.wall_ms()) - message.born_timestamp_ms
                     # A producer's clock may be ahead, as in CheckRules.verdict.

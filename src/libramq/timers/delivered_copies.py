@@ -12,14 +12,16 @@ Ours; Apache's broker delivers again.
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
-from libramq.broker.files.message_log import undamaged
+from libramq.catalog.destinations import Destinations
 from libramq.clock import WallMs
+from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
+from libramq.store.log.append import undamaged
 from libramq.store.message_store import MessageStore
-from libramq.store.reading.read import ReadStatus
 
 #: Ours: what one call reads of a queue, some 10 µs a message.
 READ_MAX: Final = 64
@@ -34,10 +36,11 @@ _Key = tuple[str | None, ...]
 
 
 class DeliveredCopies:
-    """Finds copies in the log as it was when `begin` was called."""
+    """Finds copies in the log as it was when `begin` was called. destinations: where they went, as now."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, destinations: Destinations) -> None:
         self._store = store
+        self._destinations = destinations
         self._log_end = self._last_ms = 0
         self._queues: dict[tuple[str, int], _Queue] = {}
         #: The messages whose copies were found, by their places.
@@ -70,11 +73,16 @@ class DeliveredCopies:
         """Return after what time all that may have a copy was due before."""
         return self._last_ms + SLACK_MS + 1 - int(wall_ms)
 
-    def has(self, message: MessageExt, topic: str, queue_id: int, due_ms: int) -> bool | None:
+    def passed(self, wall_ms: WallMs) -> None:
+        """Note that everything due before a time is delivered: after all that may have a copy, end."""
+        if self.is_looking and self.passed_in_ms(wall_ms) <= 0:
+            self.end()
+
+    def has(self, message: MessageExt, due_ms: int) -> bool | None:
         """Return whether the log has a message's copy; None: call again, there is more to read.
 
-        queue_id: where it would be delivered now; the queue that it was sent to is looked at, too. due_ms: by
-        the wall clock. May raise ColdRead.
+        It is looked for where the message would be delivered now, and in the queue that it was sent to.
+        due_ms: by the wall clock. May raise ColdRead.
         """
         if message.physical_offset >= self._log_end or due_ms > self._last_ms + SLACK_MS:
             return False
@@ -82,7 +90,9 @@ class DeliveredCopies:
             return False
         if message.physical_offset in self._found:
             return True
+        topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
         sent_to = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9)
+        queue_id = self._destinations.queue_for(topic, sent_to or 0)
         # The topic had more queues when it was delivered, or has by now: a slave's table is up to 10 s old.
         for each in dict.fromkeys((queue_id, queue_id if sent_to is None else sent_to)):
             has_copy = self._has_in(message, topic, each, due_ms)
@@ -109,27 +119,24 @@ class DeliveredCopies:
     def _read(self, queue: "_Queue") -> bool:
         """Read on; return whether everything is read."""
         read = self._store.read(queue.topic, queue.queue_id, queue.next_offset, READ_MAX)
-        if read.status is ReadStatus.FOUND:
-            for copy in undamaged(read.data):
-                is_copy = p.DELAY in copy.properties or p.TIMER_OUT_MS in copy.properties
-                if is_copy and copy.queue_offset < queue.end:
-                    queue.copies.setdefault(_key(copy), deque()).append(copy.physical_offset)
+        for copy in undamaged(read.data):
+            is_copy = p.DELAY in copy.properties or p.TIMER_OUT_MS in copy.properties
+            if is_copy and copy.queue_offset < queue.end:
+                queue.copies.setdefault(_key(copy), deque()).append(copy.physical_offset)
         queue.next_offset = max(read.next_offset, queue.next_offset + 1)
         return queue.is_read
 
 
+@dataclass(slots=True)
 class _Queue:
     """A queue, the copies that were found in it, and what is still to be read."""
 
-    __slots__ = ("copies", "end", "next_offset", "queue_id", "since_ms", "topic")
-
-    def __init__(self, topic: str, queue_id: int, since_ms: int, begin: int, end: int) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.since_ms = since_ms
-        self.next_offset = begin
-        self.end = end
-        self.copies: dict[_Key, deque[int]] = {}
+    topic: str
+    queue_id: int
+    since_ms: int
+    next_offset: int
+    end: int
+    copies: dict[_Key, deque[int]] = field(default_factory=dict)
 
     @property
     def is_read(self) -> bool:
