@@ -142,13 +142,10 @@ class CommitLog:
     def read_nowait(self, offset: int, size: int) -> bytes | FileRange | None:
         """Return the bytes; if they are not in memory, the range that a thread must warm first."""
         data = self.tail.read(offset, size)
-        if data is None:
-            if not self._holds(offset, size):
-                return None
-            data = self.segments.read_nowait(offset, size)
-            if data is None:
-                return self.segments.file_range(offset, size)
-        return data if len(data) == size else None
+        if data is not None or not self._holds(offset, size):
+            return data
+        found = self.segments.read_nowait(offset, size)
+        return found if isinstance(found, FileRange) or len(found) == size else None
 
     def read_runs(self, runs: Ranges, *, may_wait: bool) -> bytes | bytearray | tuple[FileRange, ...] | None:
         """Return runs of records of one file, joined, or None if not all exist (any more).

@@ -216,16 +216,17 @@ class Segments:
         """Read within one file, waiting for the disk if necessary; raises ColdRead if nobody may wait."""
         if not self._files.may_wait:
             data = self.read_nowait(offset, size)
-            if data is None:
-                raise ColdRead(self.file_range(offset, size))
+            if isinstance(data, FileRange):
+                raise ColdRead(data)
             return data
         start = self.start_of(offset)
         return self._filesystem.pread(self._files.get(self.path(start)), size, offset - start)
 
-    def read_nowait(self, offset: int, size: int) -> bytes | None:
-        """Read within one file from memory; None if the disk would have to be read."""
+    def read_nowait(self, offset: int, size: int) -> bytes | FileRange:
+        """Read within one file from memory; return the range that a thread must warm first if it is not."""
         start = self.start_of(offset)
-        return self._filesystem.pread_nowait(self._files.get(self.path(start)), size, offset - start)
+        data = self._filesystem.pread_nowait(self._files.get(self.path(start)), size, offset - start)
+        return self.file_range(offset, size) if data is None else data
 
     def read_ranges_nowait(self, ranges: Ranges) -> bytes | bytearray | None:
         """Read ranges of one file from memory, joined; None if the disk would have to be read."""

@@ -116,69 +116,52 @@ class BatchConsumeQueue(ConsumeQueue):
         """Return a unit of 46 bytes."""
         return unit + batch_tail(stored_ms, number, count)
 
-    def batches(self, offset: int, count: int, units_max: int = UNITS_MAX) -> list[BatchUnit]:
-        """Return the units of [offset, offset + count), as far as one file has them; waits for the disk."""
-        first, last = self._places(offset, count, units_max)
-        if first >= self._written or first == last:
-            return self._with_pending_units(b"", first, last)
-        position, size = self._range(first, last)
-        return self._with_pending_units(self.segments.read(position, size), first, last)
-
-    def batches_nowait(
-        self, offset: int, count: int, units_max: int = UNITS_MAX
+    def batches(
+        self, offset: int, count: int, units_max: int = UNITS_MAX, *, may_wait: bool
     ) -> list[BatchUnit] | FileRange:
-        """Return the units, or the range that a thread must warm first."""
-        first, last = self._places(offset, count, units_max)
-        if first >= self._written or first == last:
-            return self._with_pending_units(b"", first, last)
-        position, size = self._range(first, last)
-        data = self.segments.read_nowait(position, size)
-        if data is None:
-            return self.segments.file_range(position, size)
-        return self._with_pending_units(data, first, last)
+        """Return the units of [offset, offset + count) that one file has, or the range to warm first."""
+        first = self.place_of(offset)
+        end = min(self.place_after(offset + count), first + units_max)
+        found = self.units_at(first, end, may_wait=may_wait)
+        if isinstance(found, FileRange):
+            return found
+        return [BatchUnit(*each[:6]) for each in BATCH_UNIT.iter_unpack(found)]
 
-    def units(self, offset: int, count: int) -> bytes:
-        """Return units as a plain queue has them, one for each message; waits for the disk."""
-        return self._spread(self.batches(offset, count), offset, count)
-
-    def units_nowait(self, offset: int, count: int) -> bytes | FileRange:
-        """Return such units, or the range that a thread must warm first."""
-        found = self.batches_nowait(offset, count)
+    def units(self, offset: int, count: int, *, may_wait: bool) -> bytes | FileRange:
+        """Return units as a plain queue has them, one for each message."""
+        found = self.batches(offset, count, may_wait=may_wait)
         return found if isinstance(found, FileRange) else self._spread(found, offset, count)
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
         """Return a message's unit: physical offset, size, tag code; None if there is none."""
-        if not self.first_offset <= offset < self.max_offset:
+        found = self._batch_of(offset)
+        if found is None:
             return None
-        found = self.batches(offset, 1)[0]
         if offset < found.end:
-            return found.physical_offset, found.size, found.code
+            return found[:3]
         return found.physical_offset + (0 if found.size == BLANK_SIZE else found.size), BLANK_SIZE, 0
 
     def refers_to(self, head: RecordHead) -> bool:
         """Return whether the record with this head is one of the queue's; waits for the disk."""
-        offset = head.queue_offset
-        return self.first_offset <= offset < self.max_offset and self.batches(offset, 1)[0].is_of(head)
+        found = self._batch_of(head.queue_offset)
+        return found is not None and found.is_of(head)
 
-    def truncate(self, max_offset: int) -> None:
-        """Keep the units of messages before a number; a batch is kept as a whole."""
-        if max_offset >= self.max_offset:
-            return
-        kept = bisect_left(self._bases, max_offset)
-        place = self._first + kept
-        if place >= self._written:
-            del self._pending[(place - self._written) * BATCH_UNIT_BYTES :]
-        else:
-            self._pending.clear()
-            self.segments.zero_after(place * BATCH_UNIT_BYTES)
-            self._written = place
-            self.synced = min(self.synced, place)
-        del self._bases[kept:]
+    def _batch_of(self, offset: int) -> BatchUnit | None:
+        """Return the unit of a message, or the last one before it; None if no message has the number."""
+        if not self.first_offset <= offset < self.max_offset:
+            return None
+        found = self.batches(offset, 1, may_wait=True)
+        assert not isinstance(found, FileRange)
+        return found[0]
+
+    def place_after(self, offset: int) -> int:
+        """Return the place behind the units of the messages before a number."""
+        return self._first + bisect_left(self._bases, offset)
+
+    def _cut_at(self, place: int) -> int:
+        del self._bases[place - self._first :]
         last = self._last()
-        self.max_offset = last.end if last is not None else 0  # As the files say at the next start.
-        self.visible_max = min(self.visible_max, self.max_offset)
-        self._first_physical = None
-        self._read_last()
+        return last.end if last is not None else 0  # As the files say at the next start.
 
     def place_of(self, offset: int) -> int:
         """Return the place of a message's unit."""
@@ -203,39 +186,18 @@ class BatchConsumeQueue(ConsumeQueue):
         self._bases = array("q")
         place = self._first
         while place < end:
-            position, size = self._range(place, end)
-            data = self.segments.read(position, size)
+            data = self.units_at(place, end, may_wait=True)
+            assert isinstance(data, bytes)
             self._bases.extend([unit[4] for unit in BATCH_UNIT.iter_unpack(data)])
-            place += size // BATCH_UNIT_BYTES
+            place += len(data) // BATCH_UNIT_BYTES
         last = self._last()
         return last.end if last is not None else 0
 
     def _last(self) -> BatchUnit | None:
-        place = self._first + len(self._bases) - 1
-        if not self._bases:
-            return None
-        if place >= self._written:
-            return _unit(bytes(self._pending[-BATCH_UNIT_BYTES:]))
-        return _unit(self.segments.read(place * BATCH_UNIT_BYTES, BATCH_UNIT_BYTES))
-
-    def _places(self, offset: int, count: int, units_max: int) -> tuple[int, int]:
-        """Return the places [first, last) of the units of these messages."""
-        assert offset >= 0
-        first = self.place_of(offset)
-        return first, min(self._first + bisect_left(self._bases, offset + count), first + units_max)
-
-    def _range(self, first: int, last: int) -> tuple[int, int]:
-        """Return position and size of the units [first, last), as far as one file has them."""
-        position = first * BATCH_UNIT_BYTES
-        file_end = self.segments.start_of(position) + self.segments.file_size
-        return position, min(min(last, self._written) * BATCH_UNIT_BYTES, file_end) - position
-
-    def _with_pending_units(self, data: bytes, first: int, last: int) -> list[BatchUnit]:
-        first += len(data) // BATCH_UNIT_BYTES
-        if first >= self._written and first < last:
-            start, end = ((place - self._written) * BATCH_UNIT_BYTES for place in (first, last))
-            data += self._pending[start:end]
-        return [_unit(data[at : at + BATCH_UNIT_BYTES]) for at in range(0, len(data), BATCH_UNIT_BYTES)]
+        end = self._first + len(self._bases)
+        data = self.units_at(end - 1, end, may_wait=True) if self._bases else b""
+        assert isinstance(data, bytes)
+        return BatchUnit(*BATCH_UNIT.unpack(data)[:6]) if data else None
 
     def _spread(self, found: list[BatchUnit], offset: int, count: int) -> bytes:
         """Return a unit for each of the messages, blank ones where no batch has them."""
@@ -261,10 +223,6 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def _is_unit(self, unit: tuple[Any, ...]) -> bool:
         return bool(unit[0] >= 0 and unit[1] > 0 and unit[4] >= 0 and unit[5] > 0)
-
-
-def _unit(data: bytes) -> BatchUnit:
-    return BatchUnit(*BATCH_UNIT.unpack(data)[:6])
 
 
 assert BATCH_UNIT.size == BATCH_UNIT_BYTES

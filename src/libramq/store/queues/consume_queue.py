@@ -188,31 +188,36 @@ class ConsumeQueue:
         self._written += count
         self._pending.clear()
 
-    def units(self, offset: int, count: int) -> bytes:
-        """Return up to `count` units from `offset` on, of one file or pending; waits for the disk."""
-        found = self._of_memory(offset, count)
-        if found is not None:
-            return found
-        position, size = self._in_file(offset, count)
-        return self._with_pending(self.segments.read(position, size), offset, count)
+    def units_at(self, first: int, end: int, *, may_wait: bool) -> bytes | FileRange:
+        """Return the units at the places [first, end), as far as one file has them, and those not written.
 
-    def units_nowait(self, offset: int, count: int) -> bytes | FileRange:
-        """Return the units, or the range that a thread must warm first."""
-        found = self._of_memory(offset, count)
-        if found is not None:
-            return found
-        position, size = self._in_file(offset, count)
-        data = self.segments.read_nowait(position, size)
-        if data is None:
-            return self.segments.file_range(position, size)
-        return self._with_pending(data, offset, count)
+        If the caller may not wait: the range that a thread must warm first.
+        """
+        assert first >= 0
+        size, written, data = self.unit_bytes, self._written, b""
+        if first < min(end, written):
+            position = first * size
+            file_end = self.segments.start_of(position) + self.segments.file_size
+            read = self.segments.read if may_wait else self.segments.read_nowait
+            found = read(position, min(min(end, written) * size, file_end) - position)
+            if isinstance(found, FileRange):
+                return found
+            data = found
+            first += len(data) // size
+        if written <= first < end:
+            data += self._pending[(first - written) * size : (end - written) * size]
+        return data
+
+    def units(self, offset: int, count: int, *, may_wait: bool) -> bytes | FileRange:
+        """Return up to `count` units of 20 bytes from a number on, or the range to warm first."""
+        return self.units_at(offset, offset + count, may_wait=may_wait)
 
     def read_units(self, offset: int, count: int, *, may_wait: bool, with_codes: bool) -> bytes | FileRange:
         """Return units, or the range that a thread must warm first.
 
         with_codes: with the tag codes that are in the extension.
         """
-        units = self.units(offset, count) if may_wait else self.units_nowait(offset, count)
+        units = self.units(offset, count, may_wait=may_wait)
         if not with_codes or self.extension is None or isinstance(units, FileRange):
             return units
         return self.extension.with_codes(units, may_wait=may_wait)
@@ -221,7 +226,9 @@ class ConsumeQueue:
         """Return one unit: physical offset, size, tag code; None if there is none."""
         if not self.first_offset <= offset < self.max_offset:
             return None
-        physical_offset, size, code = UNIT.unpack(self.units(offset, 1))
+        unit = self.units(offset, 1, may_wait=True)
+        assert isinstance(unit, bytes)
+        physical_offset, size, code = UNIT.unpack(unit)
         return physical_offset, size, code
 
     def load(self, *, clean: bool, physical_min: int = 0) -> None:
@@ -308,20 +315,29 @@ class ConsumeQueue:
         return end
 
     def truncate(self, max_offset: int) -> None:
-        """Keep the units before a number."""
+        """Keep the units before a number; one that stands for several messages is kept as a whole."""
         if max_offset >= self.max_offset:
             return
-        if max_offset >= self._written:
-            del self._pending[(max_offset - self._written) * UNIT_BYTES :]
+        place, size = self.place_after(max_offset), self.unit_bytes
+        if place >= self._written:
+            del self._pending[(place - self._written) * size :]
         else:
             self._pending.clear()
-            self.segments.zero_after(max_offset * UNIT_BYTES)
-            self._written = max_offset
-            self.synced = min(self.synced, max_offset)
-        self.max_offset = max_offset
-        self.visible_max = min(self.visible_max, max_offset)
+            self.segments.zero_after(place * size)
+            self._written = place
+            self.synced = min(self.synced, place)
+        self.max_offset = self._cut_at(place)
+        self.visible_max = min(self.visible_max, self.max_offset)
         self._first_physical = None
         self._read_last()
+
+    def place_after(self, offset: int) -> int:
+        """Return the place behind the units of the messages before a number."""
+        return offset
+
+    def _cut_at(self, place: int) -> int:
+        """Return the number after the last message, now that the units end at a place."""
+        return place
 
     def truncate_physical(self, physical_end: int) -> None:
         """Keep the units of records before a physical offset."""
@@ -361,7 +377,7 @@ class ConsumeQueue:
         """Forget the files wholly before `min_offset`, never the last; return them, to be removed."""
         dropped = self.segments.drop_before(self.place_of(self.min_offset) * self.unit_bytes)
         if self.extension is not None and self.min_offset < self._written:
-            first = self.units_nowait(self.min_offset, 1)
+            first = self.units(self.min_offset, 1, may_wait=False)
             if not isinstance(first, FileRange):  # Otherwise with the next cleaning.
                 dropped += self.extension.drop_before(first)
         return dropped
@@ -371,22 +387,6 @@ class ConsumeQueue:
         self.segments.forget_all()
         if self.extension is not None:
             self.extension.segments.forget_all()
-
-    def _of_memory(self, offset: int, count: int) -> bytes | None:
-        assert offset >= 0
-        start = (offset - self._written) * UNIT_BYTES
-        return bytes(self._pending[start : start + count * UNIT_BYTES]) if start >= 0 else None
-
-    def _in_file(self, offset: int, count: int) -> tuple[int, int]:
-        position = offset * UNIT_BYTES
-        file_end = self.segments.start_of(position) + self.segments.file_size
-        return position, min(min(offset + count, self._written) * UNIT_BYTES, file_end) - position
-
-    def _with_pending(self, data: bytes, offset: int, count: int) -> bytes:
-        more = count - len(data) // UNIT_BYTES
-        if more and offset + len(data) // UNIT_BYTES == self._written and self._pending:
-            return data + self._pending[: more * UNIT_BYTES]
-        return data
 
     def _end_after_clean_stop(self) -> int:
         """Find the end by a search, since nothing has holes after a clean stop; mostly one read finds it."""

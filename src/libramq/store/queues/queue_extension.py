@@ -110,7 +110,4 @@ class QueueExtension:
     def _block(self, place: int, *, may_wait: bool) -> bytes | FileRange:
         segments = self.segments
         size = min(_BLOCK_BYTES, segments.start_of(place) + segments.file_size - place)
-        if may_wait:
-            return segments.read(place, size)
-        data = segments.read_nowait(place, size)
-        return segments.file_range(place, size) if data is None else data
+        return segments.read(place, size) if may_wait else segments.read_nowait(place, size)

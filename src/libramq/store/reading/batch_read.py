@@ -120,9 +120,7 @@ class _BatchRead:
         if refused is not None:
             return refused
         scan = self._scan_max
-        units = queue.batches(offset, scan, UNITS_MAX) if may_wait else queue.batches_nowait(
-            offset, scan, UNITS_MAX
-        )  # fmt: skip
+        units = queue.batches(offset, scan, UNITS_MAX, may_wait=may_wait)
         if isinstance(units, FileRange):
             return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=(units,))
         status, wanted, next_offset = self._wanted(units)
