@@ -13,7 +13,7 @@ from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.ids import place_of
 from libramq.message.properties import encode_properties
 from libramq.spark.reading.store_queues import StoreQueues
-from libramq.store import StoreMessage, contents
+from libramq.store import StoreMessage, message_store
 from libramq.store.check import check_store
 from libramq.store.copying import copy_store
 from libramq.store.log.append import AppendStatus
@@ -209,7 +209,7 @@ def test_what_is_read_from_amid_a_batch_reads_its_record_once(tmp_path, monkeypa
     places = [each.physical_offset for each in read_all(store, "T", 0)]
     with monkeypatch.context() as unread:
         unread.setattr(batch_read, "fetch", None)
-        unread.setattr(contents, "find_record", None)
+        unread.setattr(message_store, "find_record", None)
         (found,) = decode_records(b"".join(store.read("T", 0, 1, 1).data))
         assert (found.body, store.message_at(places[1]).body) == (b"b", b"b")
         assert store.message_at(place_of(places[0], 2)) is None

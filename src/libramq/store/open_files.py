@@ -30,7 +30,7 @@ class OpenFiles:
         #: The thread of the event loop.
         self._thread = get_ident()
         filesystem.closes_if_short(self._close_one)
-        #: Whether reads may wait for the disk; see `StoreContents.without_waiting`.
+        #: Whether reads may wait for the disk; see `MessageStore.without_waiting`.
         self.may_wait = True
 
     def __len__(self) -> int:

@@ -23,9 +23,8 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked, Waiter
 from libramq.kernel.work import Each, InThread, Work
-from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
-from libramq.store.message_store import MessageStore
+from libramq.store.message_store import WARMINGS_MAX, MessageStore
 from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 

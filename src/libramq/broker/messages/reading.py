@@ -30,9 +30,8 @@ from libramq.formats.tables import PERM_READ
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Each, InThread, Work
-from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold, ColdRead
-from libramq.store.message_store import MessageStore
+from libramq.store.message_store import WARMINGS_MAX, MessageStore
 from libramq.store.reading.filtered_read import FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls

@@ -37,8 +37,8 @@ from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.handle import ORDERED
 from libramq.pop.ordered import OrderedPop
 from libramq.pop.positions import QueueOfGroup
-from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
+from libramq.store.message_store import WARMINGS_MAX
 from libramq.waits import HeldPop, HeldPops
 from libramq.waits.held_pops import ANY_QUEUE
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
