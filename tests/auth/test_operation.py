@@ -10,7 +10,6 @@ from libramq.auth.operation import (
     Manage,
     Membership,
     Send,
-    SendBack,
     cluster,
     group,
     resources,
@@ -35,7 +34,7 @@ PUB, SUB, GET = (Action.PUB,), (Action.SUB,), (Action.GET,)
         (Consume(ALICE, "G", ("T", "U")), [(group("G"), SUB), (topic("T"), SUB), (topic("U"), SUB)]),
         (Consume(ALICE, "G", ("%RETRY%H",)), [(group("G"), SUB), (group("H"), SUB)]),
         (Consume(ALICE, "G_T", ("%RETRY%G+T",)), [(group("G_T"), SUB), (group("G"), SUB)]),
-        (SendBack(ALICE, "G", ("T",)), [(group("G"), SUB), (topic("T"), SUB)]),
+        (Consume(ALICE, "G", ("T",)), [(group("G"), SUB), (topic("T"), SUB)]),
         (Membership(ALICE), []),
         (
             Membership(ALICE, {"G": ("T",), "H": ()}),

@@ -88,6 +88,8 @@ class Send:
 class Consume:
     """A group reads topics: it joins, opens, locks, pulls, commits, or queries its progress.
 
+    Or it sends messages back, which move from their topics to its retry topic.
+
     topics: those that the request names; a member's polls name only those it joined with. also: an action
     that is enough, too, for an operator who inspects or changes what members do.
     """
@@ -96,15 +98,6 @@ class Consume:
     group: str
     topics: Collection[str] = ()
     also: Action | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SendBack:
-    """A group sends messages back: they move from their topics to its retry topic."""
-
-    principal: Principal
-    group: str
-    topics: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ class Locate:
     topic: str
 
 
-Operation = Send | Consume | SendBack | Membership | Manage | Locate
+Operation = Send | Consume | Membership | Manage | Locate
 
 
 def resources(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
@@ -172,8 +165,6 @@ def _named(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
         case Consume():
             actions = _SUB if operation.also is None else (Action.SUB, operation.also)
             yield from _consumed(operation.group, operation.topics, actions)
-        case SendBack():
-            yield from _consumed(operation.group, operation.topics, _SUB)
         case Membership():
             for consumer_group, topics in operation.consumers.items():
                 yield from _consumed(consumer_group, topics, _SUB)

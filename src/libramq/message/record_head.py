@@ -36,8 +36,16 @@ RUN_HEADS: Final = {bits: struct.Struct(f">I4sI4siqq{head.size - 40}si") for bit
 #: reconsume times, and the body's length.
 BRIEF_HEAD: Final = struct.Struct(">III8xq8xi32xi8xi")
 assert BRIEF_HEAD.size == HEADS[0].size
+#: Where the store time ends, at the latest.
+STORED_BY_BYTES: Final = 56 + HOST_V6_BYTES - HOST_V4_BYTES + 8
 #: What a search by time reads of a record: size, born time.
 BORN_HEAD: Final = struct.Struct(">I36xq")
+
+
+def stored_ms_of(head: bytes) -> int:
+    """Return the store time of a record, of which the first STORED_BY_BYTES are read."""
+    at = 56 + (HOST_V6_BYTES - HOST_V4_BYTES if head[SYS_FLAG_LOW_AT] & flags.BORN_HOST_V6 else 0)
+    return int.from_bytes(head[at : at + 8], signed=True)
 
 
 def head_fields(head: bytes) -> RecordFields:

@@ -11,6 +11,7 @@ this memory. A message that was not acknowledged in time is handed out again.
 import heapq
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from libramq.pop.positions import Positions, QueueOfGroup
@@ -20,18 +21,18 @@ from libramq.pop.positions import Positions, QueueOfGroup
 UNSETTLED_MAX: Final = 16_384
 
 
+@dataclass(slots=True)
 class _Queue:
-    """One group's messages of one queue. next_offset: behind the last that was handed out."""
+    """One group's messages of one queue. next_offset: behind the last that was handed out.
 
-    __slots__ = ("again", "done", "next_offset", "open")
+    open: a heap of what was handed out, down to the first that is not done; done: what of that is done.
+    again: what is to be handed out again, sorted.
+    """
 
-    def __init__(self, next_offset: int) -> None:
-        self.next_offset = next_offset
-        #: A heap of what was handed out, down to the first that is not done; and what of that is done.
-        self.open: list[int] = []
-        self.done: set[int] = set()
-        #: What is to be handed out again, sorted.
-        self.again: list[int] = []
+    next_offset: int
+    open: list[int] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+    again: list[int] = field(default_factory=list)
 
 
 class Unwritten(Positions):

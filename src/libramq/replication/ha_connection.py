@@ -34,25 +34,6 @@ class HAConnection:
     read on a thread; is_warm: they have been.
     """
 
-    __slots__ = (
-        "_caught_up_ms",
-        "_rate",
-        "_rate_began_ms",
-        "_rate_began_sent",
-        "_target",
-        "_target_ms",
-        "acknowledged",
-        "connection",
-        "first",
-        "is_warm",
-        "is_warming",
-        "look",
-        "machine",
-        "progressed_ms",
-        "sent",
-        "sent_ms",
-    )
-
     def __init__(
         self,
         connection: Connection,

@@ -25,7 +25,6 @@ from libramq.auth.operation import (
     Operation,
     Resource,
     Send,
-    SendBack,
     cluster,
     group,
     topic,
@@ -134,7 +133,7 @@ def _recall(principal: Principal, header: h.RecallMessageHeader, _: None) -> Ope
 
 def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Operation:
     """Return the claimed operation; `processor/messages/send_back.py` checks the message's real topic."""
-    return SendBack(principal, header.group, (header.origin_topic,) if header.origin_topic else ())
+    return Consume(principal, header.group, (header.origin_topic,) if header.origin_topic else ())
 
 
 def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: None) -> Operation:

@@ -28,8 +28,8 @@ from libramq.store.log.log_scan import Damage, LogScan, newest_written
 from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, is_unit_tag_code, may_lack_end
 from libramq.store.queues.light_queues import light_places
 from libramq.store.queues.queue_extension import TAG_CODE_MIN
-from libramq.store.reader import UNITS, QueueKey, queue_directories
-from libramq.store.reading.read_only_files import ReadOnlyFiles
+from libramq.store.reader import UNITS, QueueKey
+from libramq.store.reading.read_only_files import ReadOnlyFiles, queue_directories
 from libramq.store.recovery.kept_aside import ZEROES_MAX, written_size
 from libramq.store.recovery.lost_units import Run
 from libramq.store.recovery.opening import ABORT

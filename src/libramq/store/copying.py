@@ -14,7 +14,6 @@ The directory is made beside its final place, and renamed when all of it is on t
 """
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -37,7 +36,7 @@ from libramq.store.log.log_scan import LogScan
 from libramq.store.log.segments import NAME_DIGITS
 from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
 from libramq.store.queues.queue_extension import EXTENSIONS
-from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
+from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units, queue_directories
 from libramq.store.recovery.opening import ABORT
 
 #: The checkpoint, the slots, and last the units that they lead to; `libramq.timers` writes them in reverse.
@@ -137,10 +136,10 @@ class _Copy:
         for stem in table_names(self._filesystem, self._root / "config"):
             self._copy_table(stem)
         for directory, unit_bytes in _QUEUES.items():
-            for topic, queue_id in self._queue_names(directory):
-                self._copy_queue(Path(directory, topic, queue_id), unit_bytes)
-        for topic, queue_id in self._queue_names(EXTENSIONS):
-            self._copy_extension(Path(EXTENSIONS, topic, queue_id))
+            for _, path in queue_directories(self._filesystem, self._root / directory):
+                self._copy_queue(path.relative_to(self._root), unit_bytes)
+        for _, path in queue_directories(self._filesystem, self._root / EXTENSIONS):
+            self._copy_extension(path.relative_to(self._root))
         end = self._find_end()
         self._copy_table(TOPICS)
         deletions = self._filesystem.read_text(self._root / DELETIONS)
@@ -169,14 +168,6 @@ class _Copy:
             with contextlib.suppress(FileNotFoundError):  # Its messages were delivered.
                 size = self._filesystem.size(source)
                 self._copy_file(source, self._to / TIMER_LOG / name, size, size)
-
-    def _queue_names(self, directory: str) -> Iterator[tuple[str, str]]:
-        queues = self._root / directory
-        for topic in self._filesystem.listdir(queues):
-            if self._filesystem.is_directory(queues / topic):
-                for name in self._filesystem.listdir(queues / topic):
-                    if name.isascii() and name.isdecimal():
-                        yield topic, name
 
     def _copy_queue(self, queue: Path, unit_bytes: int) -> None:
         source, target = self._root / queue, self._to / queue

@@ -260,7 +260,9 @@ class Flusher:
         config = self._config
         since_ms = now_ms - self._queue_thorough_ms
         if thorough or since_ms >= config.flush_consume_queue_thorough_interval_ms:
-            checkpoint = thorough_checkpoint(self.checkpoint, store_timestamp_ms)
+            checkpoint = self.checkpoint._replace(
+                commit_log_timestamp_ms=store_timestamp_ms, consume_queue_timestamp_ms=store_timestamp_ms
+            )
             self._queue_flush_ms = now_ms
             return QueueRound(self._queues, least_bytes=0, checkpoint=checkpoint, end=self._log.end)
         if now_ms - self._queue_flush_ms < config.flush_interval_consume_queue_ms:
@@ -335,7 +337,7 @@ class RecoveryPointWriter:
         self._file = RecoveryPointFile(filesystem, root)
         self._queues = queues
         self._point = RecoveryPoint()
-        self._planned: tuple[FlushPlan, int] | None = None
+        self._planned: FlushPlan | None = None
         #: The queues are flushed for the log up to there, with so many units; the log itself is not yet.
         self._due: tuple[int, int] | None = None
 
@@ -370,14 +372,13 @@ class RecoveryPointWriter:
         if plan.queues or plan.checkpoint is not None:
             plan = msgspec.structs.replace(plan, paths=(*plan.paths, self._file.path))
         if plan.checkpoint is not None:
-            self._planned = plan, plan.units
+            self._planned = plan
         return plan
 
     def flushed(self, plan: FlushPlan, log_flushed: int) -> None:
         """Handle a plan that was run, and the log's end on the disk now."""
-        if self._planned is not None and self._planned[0] is plan:
-            self._due = plan.checkpoint_end, self._planned[1]
-            self._planned = None
+        if self._planned is plan:
+            self._due, self._planned = (plan.checkpoint_end, plan.units), None
         point = self._point._replace(flushed=max(self._point.flushed, log_flushed))
         if self._due is not None and self._due[0] <= log_flushed:
             point = point._replace(dispatched=self._due[0], units=self._due[1])
@@ -469,10 +470,3 @@ class QueueRound:
             if queue in table.unsynced and queue.unsynced_bytes >= self.least_bytes:
                 found.append(queue)
         return found
-
-
-def thorough_checkpoint(last: Checkpoint, store_timestamp_ms: WallMs) -> Checkpoint:
-    """Return the checkpoint of a round that flushes everything stored up to a time."""
-    return last._replace(
-        commit_log_timestamp_ms=store_timestamp_ms, consume_queue_timestamp_ms=store_timestamp_ms
-    )

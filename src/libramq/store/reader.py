@@ -26,7 +26,7 @@ from libramq.errors import StoreCorrupt, StoreError
 from libramq.filesystem import FileSystem, LocalFileSystem
 from libramq.message.inner_batch import is_of_batch_queue
 from libramq.message.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MAX, RECORD_BYTES_MIN
-from libramq.message.record_head import HEADS, HOST_BITS
+from libramq.message.record_head import HEADS, HOST_BITS, stored_ms_of
 from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6, is_queued
 from libramq.store.checkpoint import RecoveryPoint, RecoveryPointFile, deletions_end, read_checkpoint
 from libramq.store.config import UNIT_BYTES
@@ -34,7 +34,7 @@ from libramq.store.deletions import Deletions
 from libramq.store.log.log_scan import Damage, LogScan
 from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, unit_of
 from libramq.store.queues.light_queues import light_places
-from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
+from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units, queue_directories
 from libramq.store.recovery.opening import ABORT
 
 QueueKey = tuple[str, int]
@@ -45,7 +45,6 @@ WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of t
 SURVEYS_MAX: Final = 10  # Ours: a broker removes files every 10 s, and a survey takes seconds.
 GAP_BYTES: Final = 16 << 10  # Ours: a read of its own costs what copying so much does.
 UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_STORE_TIMESTAMP_AT: Final = 56  # With an IPv4 born host; twelve later with IPv6.
 
 
 class Extent(NamedTuple):
@@ -297,8 +296,7 @@ class StoreReader:
         head = self._log.read(physical, RECORD_BYTES_MIN)
         if len(head) < RECORD_BYTES_MIN:
             return 0
-        at = _STORE_TIMESTAMP_AT + (12 if head[_SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
-        return int.from_bytes(head[at : at + 8], signed=True)
+        return stored_ms_of(head)
 
     def may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:
         """Return which units can lead to records: no blanks, and nothing that damage made of them."""
@@ -358,15 +356,6 @@ class _Found:
             self.first = self.written = queue_offset
         physical = UNIT.unpack(unit)[0] if self.max_offset else 0
         self.tail += UNIT.pack(physical, BLANK_SIZE, 0) * (queue_offset - self.max_offset) + unit
-
-
-def queue_directories(filesystem: FileSystem, queues: Path) -> Iterator[tuple[QueueKey, Path]]:
-    """Yield the queues in a directory, and where the files of each are."""
-    for topic in filesystem.listdir(queues):
-        if filesystem.is_directory(queues / topic):
-            for name in filesystem.listdir(queues / topic):
-                if name.isascii() and name.isdecimal() and str(int(name)) == name:
-                    yield (topic, int(name)), queues / topic / name
 
 
 BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import SendBack
+from libramq.auth.operation import Consume
 from libramq.broker.files.files import BrokerFiles
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.topic_table import DLQ_QUEUES
@@ -158,7 +158,7 @@ class SendingBack:
         if not _is_meant(message, origin_id):
             raise broker_error(ResponseCode.SYSTEM_ERROR, f"{remark}: {origin_id} is gone")
         # A request may name a topic, but the offset decides which message the group gets to read.
-        require_permission(self._authorizer, SendBack(principal, group_name, (message.topic,)))
+        require_permission(self._authorizer, Consume(principal, group_name, (message.topic,)))
         return SentBack(group, message, origin_id, times_max, wall_ms)
 
     def wait_for_subscriber(self, sent: SentBack) -> int:

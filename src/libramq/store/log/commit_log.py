@@ -22,17 +22,14 @@ from typing import Final
 
 from libramq.filesystem import FileSystem, Ranges, joined_ranges, nearby, span
 from libramq.logs import get_logger
-from libramq.message import sys_flag as flags
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, encode_blank
+from libramq.message.record_head import STORED_BY_BYTES, stored_ms_of
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.log.segments import FileRange, Segments
 from libramq.store.open_files import OpenFiles
 
 log = get_logger(__name__)
 
-_SYS_FLAG_AT = 36
-_STORE_TIMESTAMP_AT = 56  # With an IPv4 born host; twelve later with IPv6.
-_PEEK_BYTES = _STORE_TIMESTAMP_AT + 12 + 8
 #: Ours: data from this size on pays for its own place; zeroes would double what the disk must write.
 ZEROED_FOR_BYTES_MAX: Final = 64 << 10
 #: Ours: zeroes that are written at once. The page cache keeps in one piece what was written so, and to flush
@@ -179,12 +176,8 @@ class CommitLog:
 
     def store_timestamp_ms(self, offset: int) -> int:
         """Return the store time of the record at an offset; 0 if it cannot be read, as upstream."""
-        size = min(_PEEK_BYTES, self.end - offset)
-        head = self.read(offset, size) if size >= _PEEK_BYTES else None
-        if head is None:
-            return 0
-        at = _STORE_TIMESTAMP_AT + (12 if head[_SYS_FLAG_AT + 3] & flags.BORN_HOST_V6 else 0)
-        return int.from_bytes(head[at : at + 8], signed=True)
+        head = self.read(offset, STORED_BY_BYTES) if self.end - offset >= STORED_BY_BYTES else None
+        return stored_ms_of(head) if head is not None else 0
 
     def may_hold(self, offset: int, size: int) -> bool:
         """Return whether a record of this size can be here; a damaged unit may contain any value."""

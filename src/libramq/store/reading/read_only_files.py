@@ -8,6 +8,7 @@ then on the run begins behind it.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -137,3 +138,12 @@ def end_of_units(files: ReadOnlyFiles, unit_bytes: int = UNIT_BYTES) -> int:
         return bool(physical < 0 or size <= 0)
 
     return bisect_left(range(files.end // unit_bytes), True, files.starts[-1] // unit_bytes, key=is_empty)
+
+
+def queue_directories(filesystem: FileSystem, queues: Path) -> Iterator[tuple[tuple[str, int], Path]]:
+    """Yield the queues in a directory, and where the files of each are."""
+    for topic in filesystem.listdir(queues):
+        if filesystem.is_directory(queues / topic):
+            for name in filesystem.listdir(queues / topic):
+                if name.isascii() and name.isdecimal() and str(int(name)) == name:
+                    yield (topic, int(name)), queues / topic / name

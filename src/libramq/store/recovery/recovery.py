@@ -20,7 +20,7 @@ Upstream: store/DefaultMessageStore.recover, CommitLog.recoverNormally, recoverA
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from libramq.clock import WallMs
 from libramq.errors import StoreDamaged
@@ -138,14 +138,6 @@ def face_lost_files(
     return Beginning(start=start, protected=start, known_end=start)
 
 
-@dataclass(slots=True)
-class _Tally:
-    record_count: int = 0
-    unreachable_count: int = 0
-    timestamp_ms: WallMs = WallMs(0)
-    damages: list[Damage] = field(default_factory=list)
-
-
 def recover(
     log_: CommitLog,
     queues: ConsumeQueueTable,
@@ -167,23 +159,22 @@ def recover(
         log_.segments, beginning.start,
         protected=min(beginning.protected, log_.segments.end), refuses_nuls=beginning.refuses_nuls,
     )  # fmt: skip
-    tally = _Tally()
-    end = None
+    record_count = unreachable_count = 0
+    stored_ms, damages, end = WallMs(0), list[Damage](), None
     for found in scan:
         if isinstance(found, RecordHead):
-            tally.record_count += 1
-            tally.timestamp_ms = WallMs(found.store_timestamp_ms)
-            tally.unreachable_count += not _dispatch(queues, found, deletions)
+            record_count += 1
+            stored_ms = WallMs(found.store_timestamp_ms)
+            unreachable_count += not _dispatch(queues, found, deletions)
             continue
         if not found.is_proven:
             if damaged is None:
-                extent = DamageExtent(found, {(q.topic, q.queue_id): q.max_offset for q in queues})
-                raise refusal(log_.segments, extent.count(scan), beginning.protected)
+                raise refusal(log_.segments, queues, found, scan, beginning.protected)
             if damaged is Damaged.CUT or not log_.segments.has(found.end):
                 end = found.offset
                 break
         _pass_over(log_, queues, found)
-        tally.damages.append(found)
+        damages.append(found)
     end = scan.end if end is None else end
     cut_bytes = before_cut(end)
     log_.recovered(end)
@@ -193,9 +184,9 @@ def recover(
         deleted_end = deletions.end_in_queue(queue.topic, queue.queue_id)
         queue.correct_min_offset(max(log_.min_offset, deleted_end))
     return RecoveryReport(
-        clean=clean, start=beginning.start, end=end, record_count=tally.record_count,
-        unreachable_count=tally.unreachable_count, last_store_timestamp_ms=tally.timestamp_ms,
-        damages=tuple(tally.damages), cut_bytes=cut_bytes,
+        clean=clean, start=beginning.start, end=end, record_count=record_count,
+        unreachable_count=unreachable_count, last_store_timestamp_ms=stored_ms,
+        damages=tuple(damages), cut_bytes=cut_bytes,
     )  # fmt: skip
 
 
@@ -232,45 +223,39 @@ def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> No
 REMEDY = "Bring back the files from a copy, or start with --damaged=skip or --damaged=cut"
 
 
-@dataclass(slots=True)
-class DamageExtent:
-    """The extent of the damage, and what lies behind it. next_numbers: by queue, of the data before it."""
+def refusal(
+    segments: Segments,
+    queues: ConsumeQueueTable,
+    first: Damage,
+    rest: Iterable[RecordHead | Damage],
+    known_end: int,
+) -> StoreDamaged:
+    """Return the error for damage without an operator's decision: what each choice would lose.
 
-    first: Damage
-    next_numbers: dict[tuple[str, int], int]
-    stretches: list[Damage] = field(default_factory=list)
-    record_count: int = 0
-    record_bytes: int = 0
-    missing_count: int = 0
-
-    def count(self, rest: Iterable[RecordHead | Damage]) -> "DamageExtent":
-        """Read the rest of the log and count what each choice would lose."""
-        self.stretches.append(self.first)
-        for found in rest:
-            if isinstance(found, Damage):
-                if not found.is_blank:
-                    self.stretches.append(found)
-                continue
-            self.record_count += 1
-            self.record_bytes += found.size
-            if is_queued(found.sys_flag):
-                key = found.topic, found.queue_id
-                self.missing_count += max(0, found.queue_offset - self.next_numbers.get(key, 0))
-                self.next_numbers[key] = found.queue_offset + 1
-        return self
-
-
-def refusal(segments: Segments, extent: DamageExtent, known_end: int) -> StoreDamaged:
-    """Return the error for damage without an operator's decision."""
-    first = extent.first
-    damaged_bytes = sum(min(each.end, max(known_end, each.offset)) - each.offset for each in extent.stretches)
-    places = f"{len(extent.stretches)} places, the first" if len(extent.stretches) > 1 else "one place,"
+    rest: the log behind the first damage, to be read for that.
+    """
+    next_numbers = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
+    stretches = [first]
+    record_count = record_bytes = missing_count = 0
+    for found in rest:
+        if isinstance(found, Damage):
+            if not found.is_blank:
+                stretches.append(found)
+            continue
+        record_count += 1
+        record_bytes += found.size
+        if is_queued(found.sys_flag):
+            key = found.topic, found.queue_id
+            missing_count += max(0, found.queue_offset - next_numbers.get(key, 0))
+            next_numbers[key] = found.queue_offset + 1
+    damaged_bytes = sum(min(each.end, max(known_end, each.offset)) - each.offset for each in stretches)
+    places = f"{len(stretches)} places, the first" if len(stretches) > 1 else "one place,"
     return StoreDamaged(
         f"the commit log cannot be read in {places} at offset {first.offset} "
         f"({segments.path(segments.start_of(first.offset))}, {first.reason}), although it was on the disk up "
         f"to {known_end}. --damaged=skip loses {damaged_bytes} bytes, which are at least "
-        f"{max(1, extent.missing_count)} messages, and keeps the {extent.record_count} messages behind them; "
-        f"--damaged=cut loses those {extent.record_count} messages ({extent.record_bytes} bytes) too. "
+        f"{max(1, missing_count)} messages, and keeps the {record_count} messages behind them; "
+        f"--damaged=cut loses those {record_count} messages ({record_bytes} bytes) too. "
         f"{REMEDY}; no message was touched."
     )
 
