@@ -28,7 +28,6 @@ from libramq.client.network_thread import NetworkSeams
 from libramq.client.options import ConsumeFrom
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.publish_info import subscribe_queues
-from libramq.client.statistics import ConsumerStatistics
 from libramq.clock import MonotonicMs, read_clock
 from libramq.errors import (
     ConfigError,
@@ -277,14 +276,6 @@ class ConsumerNetwork:
             self._local_offsets.release()
 
     # The program.
-
-    def assignment(self) -> list[MessageQueue]:
-        """Return the queues that are this member's, sorted."""
-        return self.core.owned()
-
-    def work(self) -> ConsumerStatistics:
-        """Return what the consumer has in hand."""
-        return self.core.work()
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Start no more handlers for queues (None: for any)."""

@@ -281,13 +281,13 @@ class GroupConsumer(AsyncClient):
         """Return the queues that this consumer owns now; none while it does not run."""
         if self._run is None or self._run.stage is not Stage.RUNNING:
             return []
-        return await self._run.call(ConsumerNetwork.assignment)
+        return await self._run.call(lambda network: network.core.owned())
 
     async def statistics(self) -> ConsumerStatistics:
         """Return what it has done since its start, and has in hand now."""
         is_running = self._run is not None and self._run.stage is Stage.RUNNING
         return self._counts.snapshot(
-            await self._call(ConsumerNetwork.work) if is_running else ConsumerStatistics()
+            await self._call(lambda network: network.core.work()) if is_running else ConsumerStatistics()
         )
 
     def require_topics(self) -> None:

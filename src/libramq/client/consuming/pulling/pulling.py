@@ -103,41 +103,6 @@ class Pull(NamedTuple):
     as_records: bool
     accepts_damaged: bool
 
-    def call(
-        self,
-        settings: ConsumerSettings,
-        selector: Selector,
-        *,
-        count_max: int,
-        topic_start: int,
-        takes_batches: bool,
-    ) -> Call[PullReply]:
-        """Return the request. topic_start: what the queue's opening named.
-
-        takes_batches: inner batches may come whole, perhaps more messages than `count_max`.
-        """
-        claim = self.claim
-        header = PullMessageHeader(
-            consumer_group=settings.group,
-            topic=self.queue.topic,
-            queue_id=self.queue.queue_id,
-            queue_offset=self.offset,
-            max_msg_nums=count_max,
-            # Without it brokers filter by their group's newest heartbeat, which may be another member's.
-            sys_flag=PULL_SUSPEND | PULL_SUBSCRIPTION,
-            subscription=selector.expression,
-            commit_offset=0,
-            suspend_timeout_millis=HOLD_MS,
-            max_msg_bytes=settings.pull_batch_bytes,
-            expression_type=kind_of(selector),
-            sub_version=0,
-            lb_member=claim.member if claim else None,
-            lb_queue_epoch=claim.epoch if claim else None,
-            lb_topic_start=topic_start or None,
-            lb_takes_batches=takes_batches or None,
-        )
-        return pull_message(header)
-
     def messages(self, reply: PullReply) -> Sequence[MessageExt]:
         """Return the messages of a reply, with the properties that Java's client adds: the queue's bounds.
 
@@ -444,17 +409,35 @@ class Pulling:
         count_max = min(settings.pull_batch_size, limits.count_max)  # So twice that waits, at most.
         if cursor.catch_up is not None:
             count_max = min(count_max, cursor.catch_up.portion)
-        takes_batches = cursor.catch_up is None  # A portion is counted in messages.
         claim, number = owned.claim.opened, cursor.number
         pull = Pull(queue, cursor.next_offset, claim, number, self._as_records, cursor.accepts_damaged)
-        call = pull.call(
-            settings,
-            self._subscriptions[queue.topic],
-            count_max=count_max,
-            topic_start=owned.claim.topic_start,
-            takes_batches=takes_batches,
-        )
+        call = self._call(pull, owned, count_max)
         return [fx.Ask(address, call, partial(self._answered, owned, pull, address), PULL_TIMEOUT_MS)]
+
+    def _call(self, pull: Pull, owned: OwnedQueue, count_max: int) -> Call[PullReply]:
+        settings, selector, claim = self._settings, self._subscriptions[pull.queue.topic], pull.claim
+        # Inner batches may come whole, perhaps more than `count_max`; a portion is counted in messages.
+        takes_batches = owned.cursor.catch_up is None
+        header = PullMessageHeader(
+            consumer_group=settings.group,
+            topic=pull.queue.topic,
+            queue_id=pull.queue.queue_id,
+            queue_offset=pull.offset,
+            max_msg_nums=count_max,
+            # Without it brokers filter by their group's newest heartbeat, which may be another member's.
+            sys_flag=PULL_SUSPEND | PULL_SUBSCRIPTION,
+            subscription=selector.expression,
+            commit_offset=0,
+            suspend_timeout_millis=HOLD_MS,
+            max_msg_bytes=settings.pull_batch_bytes,
+            expression_type=kind_of(selector),
+            sub_version=0,
+            lb_member=claim.member if claim else None,
+            lb_queue_epoch=claim.epoch if claim else None,
+            lb_topic_start=owned.claim.topic_start or None,
+            lb_takes_batches=takes_batches or None,
+        )
+        return pull_message(header)
 
     def _answered(
         self,
