@@ -121,6 +121,9 @@ def test_random_patterns_fit_as_in_python(seed: int):
         (r"[[:alpha:]]+", ["axb", "a", "b"]),
         (r"[[:^alpha:]]+", []),
         (r"\Q\Ea", ["a"]),
+        (r"\pL\b", ["a", "b"]),
+        ("(?i:A)[^é]?B?", ["a"]),
+        ("é?a", ["a"]),
     ],
 )
 def test_what_python_does_not_have(pattern: str, names: list[str]):
@@ -145,24 +148,17 @@ def test_what_python_does_not_have(pattern: str, names: list[str]):
         "(?!a)",
         "(?<=a)",
         "(?P=n)",
-        "(?i:a)",
         r"\1",
-        r"\b",
-        r"\pL",
-        r"\C",
         "\\",
         "a{3,2}",
         "a{1001}",
         r"\xg",
-        r"\x{}",
         "[[:no:]]",
         "(?Pa)",
-        "(" * 60 + ")" * 60,
         "x" * 1_001,
-        r"[\d-z]",
     ],
 )
-def test_what_is_malformed_or_not_supported_is_refused(pattern: str):
+def test_what_is_malformed_is_refused(pattern: str):
     with pytest.raises(InvalidPattern):
         TopicPattern(pattern)
 
@@ -170,7 +166,6 @@ def test_what_is_malformed_or_not_supported_is_refused(pattern: str):
 @pytest.mark.parametrize(
     "pattern",
     [
-        "(a|b)*a(a|b){20}",
         "((a{100}){100}){100}",
         "(()){1000}{1000}",
         "((){1000}){1000}",
@@ -185,5 +180,6 @@ def test_what_would_take_long_is_refused(pattern: str):
 
 def test_no_pattern_makes_a_name_expensive():
     """A backtracking engine needs hours for this."""
-    assert not TopicPattern("(a*)*(a|aa)+(.*a)*b").fits("a" * 127)
-    assert not TopicPattern("(a+)+" * 5 + "b").fits("a" * 127)
+    assert not TopicPattern("(a*)*(a|aa)+(.*a)*b").among(["a" * 127])
+    assert not TopicPattern("(a+)+" * 5 + "b").among(["a" * 127])
+    assert not TopicPattern("(a|b)*a(a|b){20}c").among(["ab" * 63] * 1_000)

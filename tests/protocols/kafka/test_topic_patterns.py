@@ -223,7 +223,7 @@ def test_a_group_with_a_pattern_continues_after_a_restart(
     again.close()
 
 
-@pytest.mark.parametrize("pattern", ["(", "(?=a)", "(a|b)*a(a|b){20}"])
+@pytest.mark.parametrize("pattern", ["(", "(?=a)", "[ab]{900}"])
 def test_patterns_that_are_not_understood_are_refused(endpoint: KafkaEndpoint, pattern: str):
     answer = Member(endpoint).join(pattern)
     assert answer is not None

@@ -24,7 +24,7 @@ log = get_logger(__name__)
 
 #: Ours: topics that a member names, or that fit a pattern.
 TOPICS_MAX: Final = 1_000
-#: Ours: different patterns of all members; each takes 40 KB at most.
+#: Ours: different patterns of all members; each takes 64 KB at most.
 PATTERNS_MAX: Final = 1_000
 #: Ours: those of one group, whose members mostly share one.
 PATTERNS_OF_GROUP_MAX: Final = 100
