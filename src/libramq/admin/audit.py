@@ -3,6 +3,8 @@ recorded, merged by time.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +30,7 @@ def audit_events(
     namesrv: str, access: Access, *, last: int, kind: str | None = None, user: str | None = None
 ) -> list[AuditEvent]:
     """Return the newest events of all brokers, the oldest first; raises ConfigError if none records any."""
-    reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access)
-    try:
+    with closing(QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access)) as reader:
         try:
             queues = reader.queues(AUDIT_TOPIC)
         except RouteNotFound:
@@ -40,15 +41,9 @@ def audit_events(
         starts, ends = reader.min_offsets(queues), reader.max_offsets(queues)
         found: list[AuditEvent] = []
         for queue in queues:
-            of_queue: list[AuditEvent] = []
-            for event in _backwards(reader, queue, starts[queue], ends[queue]):
-                if kind in (None, event.kind) and user in (None, event.user):
-                    of_queue.append(event)
-                    if len(of_queue) == last:
-                        break
-            found += of_queue
-    finally:
-        reader.close()
+            events = _backwards(reader, queue, starts[queue], ends[queue])
+            wanted = (each for each in events if kind in (None, each.kind) and user in (None, each.user))
+            found += islice(wanted, last)
     return sorted(found, key=lambda event: event.at_ms)[-last:]
 
 

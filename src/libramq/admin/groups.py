@@ -4,6 +4,7 @@ brokers have recorded.
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -11,7 +12,7 @@ import msgspec
 
 from libramq.admin.admin import Admin
 from libramq.client.queue_reader import QueueReader
-from libramq.clock import Clock, SystemClock
+from libramq.clock import SystemClock
 from libramq.errors import (
     BrokerError,
     ConfigError,
@@ -81,18 +82,13 @@ def _event(body: bytes) -> RebalanceEvent | None:
         return None  # Of a later version.
 
 
-def group_rebalances(
-    namesrv: str, group: str, *, last: int, access: Access = OPEN, clock: Clock | None = None
-) -> list[Rebalance]:
+def group_rebalances(namesrv: str, group: str, *, last: int, access: Access = OPEN) -> list[Rebalance]:
     """Return the last rebalances of a group; raises ConfigError if there was none."""
-    reader = EventReader(namesrv, access)
-    try:
+    with closing(EventReader(namesrv, access)) as reader:
         events = reader.read()
-    finally:
-        reader.close()
     recorded = {one.event.group for one in events}
     events = [one for one in events if one.event.group == group]
-    found = rebalances(events, wall_ms=(clock or SystemClock()).wall_ms())
+    found = rebalances(events, wall_ms=SystemClock().wall_ms())
     if not found:
         hint = did_you_mean(group, sorted(recorded - {group}))
         raise ConfigError(
@@ -143,10 +139,9 @@ class GroupState:
 class GroupWatch:
     """Polls the state of all groups. Use it as `async with`."""
 
-    def __init__(self, namesrv: str, *, access: Access = OPEN, clock: Clock | None = None) -> None:
+    def __init__(self, namesrv: str, *, access: Access = OPEN) -> None:
         self._admin = Admin(namesrv=namesrv, credentials=access.credentials, tls=access.tls)
         self._reader = EventReader(namesrv, access)
-        self._clock = clock or SystemClock()
         self._events: dict[str, list[BrokerEvent]] = {}
         self._at_once = asyncio.Semaphore(GROUPS_AT_ONCE)
 
@@ -175,7 +170,7 @@ class GroupWatch:
             self._events.setdefault(one.event.group, []).append(one)
         last = {}
         for group, held in self._events.items():
-            found = rebalances(held, wall_ms=self._clock.wall_ms())
+            found = rebalances(held, wall_ms=SystemClock().wall_ms())
             if found:
                 last[group] = found[-1]
                 self._events[group] = [one for one in held if one.event.at_ms >= found[-1].at_ms]

@@ -270,12 +270,10 @@ async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
 
 
 def _messages_held(namesrv: str, topic: str) -> int:
-    reader = QueueReader(split_name_servers(namesrv), group=GROUP, access=environment_access())
-    try:
+    servers = split_name_servers(namesrv)
+    with contextlib.closing(QueueReader(servers, group=GROUP, access=environment_access())) as reader:
         queues = reader.queues(topic)
         return sum(reader.max_offsets(queues).values()) - sum(reader.min_offsets(queues).values())
-    finally:
-        reader.close()
 
 
 def _percentiles(latencies_ms: list[float]) -> dict[str, float] | None:

@@ -282,8 +282,9 @@ def tail(
     ):
         if is_both:
             raise ConfigError(f"name either {one} or {other}")
-    wanted = tailing.Wanted(
-        topic=topic,
+    tailing.tail(
+        options.name_servers(namesrv),
+        topic,
         start=start,
         offset=offset,
         queue=queue,
@@ -293,7 +294,6 @@ def tail(
         count=count,
         to_end=to_end,
     )
-    tailing.tail(options.name_servers(namesrv), wanted)
 
 
 app.command()(topics.topics)

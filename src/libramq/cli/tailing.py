@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import closing
 from datetime import datetime
 from itertools import islice
 from typing import Final
@@ -35,49 +35,36 @@ POLL_SECONDS: Final = 0.2
 POLLS_PER_ROUTE: Final = 25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The messages to show, and how.
+def tail(
+    namesrv: str,
+    topic: str,
+    *,
+    start: str,
+    offset: int | None,
+    queue: str | None,
+    expression: str | Sql,
+    line: str | None,
+    as_json: bool,
+    count: int | None,
+    to_end: bool,
+) -> None:
+    """Print messages until there are as many as wanted, or an interrupt.
 
     start: earliest, latest or a time. offset: in each queue, instead. queue: its number, `BROKER:NUMBER` for
     one of a single broker. expression: tags, or an Sql. line: a template of `FIELDS`; None: the usual line.
     count: how many; None: all. to_end: those that are stored by now.
     """
-
-    topic: str
-    start: str = "latest"
-    offset: int | None = None
-    queue: str | None = None
-    expression: str | Sql = "*"
-    line: str | None = None
-    as_json: bool = False
-    count: int | None = None
-    to_end: bool = False
-
-
-def tail(namesrv: str, wanted: Wanted) -> None:
-    """Print messages until there are as many as wanted, or an interrupt."""
-    validate_topic(wanted.topic)
-    begin = beginning(wanted)
-    write = _writer(wanted)
-    is_wanted = _queue_test(wanted.queue)
-    pull_filter = PullFilter.of(wanted.expression)
-    reader = QueueReader(
-        split_name_servers(namesrv), group=GROUP, access=environment_access(), pull_filter=pull_filter
-    )
-    try:
-        found = follow(
-            reader,
-            wanted.topic,
-            begin,
-            tags=parse_tag_filter(wanted.expression).tags if isinstance(wanted.expression, str) else None,
-            is_wanted=is_wanted,
-            to_end=wanted.to_end,
-        )
-        for message in islice(found, wanted.count):
+    validate_topic(topic)
+    begin = beginning(start, offset)
+    write = _print_json if as_json else _print_line if line is None else _template_writer(line)
+    is_wanted = _queue_test(queue)
+    pull_filter = PullFilter.of(expression)
+    tags = parse_tag_filter(expression).tags if isinstance(expression, str) else None
+    servers, access = split_name_servers(namesrv), environment_access()
+    with closing(QueueReader(servers, group=GROUP, access=access, pull_filter=pull_filter)) as reader:
+        found = follow(reader, topic, begin, tags=tags, is_wanted=is_wanted, to_end=to_end)
+        for message in islice(found, count):
             write(message)
-    finally:
-        reader.close()
 
 
 #: Returns where to begin in queues.
@@ -94,9 +81,8 @@ def latest(reader: QueueReader, queues: list[MessageQueue]) -> dict[MessageQueue
     return reader.max_offsets(queues)
 
 
-def beginning(wanted: Wanted) -> Beginning:
+def beginning(start: str, offset: int | None) -> Beginning:
     """Return where to begin; raises ConfigError for a start that is none."""
-    offset = wanted.offset
     if offset is not None:
 
         def at_offset(reader: QueueReader, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
@@ -104,12 +90,12 @@ def beginning(wanted: Wanted) -> Beginning:
             return {queue: min(max(offset, first[queue]), end[queue]) for queue in queues}
 
         return at_offset
-    if wanted.start in ("earliest", "latest"):
-        return earliest if wanted.start == "earliest" else latest
+    if start in ("earliest", "latest"):
+        return earliest if start == "earliest" else latest
     try:
-        since_ms = moment_ms(wanted.start)
+        since_ms = moment_ms(start)
     except ConfigError as error:
-        raise ConfigError(f"--from {wanted.start}: earliest, latest or a time; {error}") from None
+        raise ConfigError(f"--from {start}: earliest, latest or a time; {error}") from None
     return lambda reader, queues: reader.offsets_at(dict.fromkeys(queues, since_ms))
 
 
@@ -180,14 +166,10 @@ FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 
 
-def _writer(wanted: Wanted) -> Callable[[MessageExt], None]:
-    if wanted.as_json:
-        return _print_json
-    if wanted.line is None:
-        return _print_line
-    if not _is_balanced(wanted.line):
-        raise ConfigError(f"--format {wanted.line!r} has an unmatched brace; a field looks like {{body}}")
-    template = wanted.line.replace("\\n", "\n").replace("\\t", "\t")
+def _template_writer(line: str) -> Callable[[MessageExt], None]:
+    if not _is_balanced(line):
+        raise ConfigError(f"--format {line!r} has an unmatched brace; a field looks like {{body}}")
+    template = line.replace("\\n", "\n").replace("\\t", "\t")
     for name in _FIELD.findall(template):
         if name not in FIELDS and not name.startswith("p."):
             hint = did_you_mean(f"{{{name}}}", [f"{{{each}}}" for each in FIELDS])

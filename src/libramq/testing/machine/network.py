@@ -22,8 +22,8 @@ from libramq.runtime.seams import Dialed
 from libramq.testing.happening import Happening
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
-from libramq.transport.access import CONNECT_TIMEOUT_MS, OPEN, REQUEST_TIMEOUT_MS, Access
-from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
+from libramq.transport.access import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from libramq.transport.remotes import OnConnectionLost, Remotes
 from libramq.transport.server import Handler
 
 
@@ -515,23 +515,10 @@ class SimulatedDialer:
         self._network.reach(address, self._process, reached)
 
 
-def simulated_remotes(
-    network: Network,
-    process: Process,
-    *,
-    on_request: OnRequest | None = None,
-    lost: OnConnectionLost | None = None,
-    access: Access = OPEN,
-) -> Remotes:
+def simulated_remotes(network: Network, process: Process, *, lost: OnConnectionLost | None = None) -> Remotes:
     """Return the connections of a simulated process to others."""
-    return Remotes(
-        SimulatedDialer(network, process),
-        SimulatedTimers(process),
-        process.clock.monotonic_ms,
-        on_request=on_request,
-        lost=lost,
-        access=access,
-    )
+    dialer, timers = SimulatedDialer(network, process), SimulatedTimers(process)
+    return Remotes(dialer, timers, process.clock.monotonic_ms, lost=lost)
 
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ for each response, others send in batches.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from libramq.client.producing.producer_network import ProducerNetwork
 from libramq.client.producing.producer_settings import ProducerSettings
@@ -70,44 +70,49 @@ class ProducerPlan(NamedTuple):
     delay_chance: float = 0.0
 
 
-class SimulatedProducer:
-    """One producer of one topic."""
+class _Program:
+    """A process with a producer."""
 
     def __init__(
-        self,
-        world: World,
-        name: str,
-        name_servers: Sequence[str],
-        plan: ProducerPlan,
+        self, world: World, settings: ProducerSettings, name_servers: Sequence[str], **more: Any
     ) -> None:
-        self.name = name
+        self.name = name = settings.client_id
         self.process = Process(name, world.time, clock=world.clock(name))
         self.is_stopped = False
-        self.unacknowledged = 0
         self._world = world
-        self._plan = plan
-        self._delays = world.stream(f"delays of {name}")
         self._random = world.stream(name)
-        self._waits = self._random.random() < 0.5
         self._count = 0
         self.process.start()
         self._network = ProducerNetwork(
-            ProducerSettings(
-                group="PRODUCERS", client_id=name, route_refresh_ms=ROUTES_MS, compress_over_bytes=1 << 30
-            ),
+            settings,
             name_server_addresses=name_servers,
             dialer=SimulatedDialer(world.network, self.process),
             timers=SimulatedTimers(self.process),
             clock=self.process.clock,
             randomness=world.stream(f"name servers of {name}"),
             ids=NumberedIds(name, lambda: self._count),
+            **more,
         )
         self._network.start()
-        self.process.after(0, self._send_next)
 
     def stop(self) -> None:
-        """Begin no more messages; pending ones are sent until they are acknowledged."""
+        """Begin no more messages; those that were begun go on."""
         self.is_stopped = True
+
+
+class SimulatedProducer(_Program):
+    """One producer of one topic. Its messages are sent until they are acknowledged."""
+
+    def __init__(self, world: World, name: str, name_servers: Sequence[str], plan: ProducerPlan) -> None:
+        settings = ProducerSettings(
+            group="PRODUCERS", client_id=name, route_refresh_ms=ROUTES_MS, compress_over_bytes=1 << 30
+        )
+        super().__init__(world, settings, name_servers)
+        self.unacknowledged = 0
+        self._plan = plan
+        self._delays = world.stream(f"delays of {name}")
+        self._waits = self._random.random() < 0.5
+        self.process.after(0, self._send_next)
 
     def leave(self) -> None:
         """Begin no more messages, and end as a program does that closes its producer."""
@@ -194,7 +199,7 @@ ROLLED_BACK_CHANCE: Final = 0.4
 LEFT_OPEN_CHANCE: Final = 0.8
 
 
-class SimulatedTransactions:
+class SimulatedTransactions(_Program):
     """One producer of transactions with messages of one topic. A message is sent once.
 
     What becomes of a message is drawn before it is sent, and every check is answered with it.
@@ -203,42 +208,29 @@ class SimulatedTransactions:
     def __init__(
         self, world: World, name: str, topic: str, name_servers: Sequence[str], *, interval_ms: int
     ) -> None:
-        self.name = name
-        self.process = Process(name, world.time, clock=world.clock(name))
-        self.is_stopped = False
-        self._world = world
         self._topic = topic
         self._interval_ms = interval_ms
-        self._random = world.stream(name)
         self._states: dict[str, TransactionState] = {}
-        self.process.start()
-        self._network = ProducerNetwork(
-            ProducerSettings(
-                group=f"TRANSACTIONS-{topic}",
-                client_id=name,
-                route_refresh_ms=ROUTES_MS,
-                heartbeat_ms=HEARTBEAT_MS,
-                retries=0,
-            ),
-            name_server_addresses=name_servers,
-            dialer=SimulatedDialer(world.network, self.process),
-            timers=SimulatedTimers(self.process),
-            clock=self.process.clock,
-            randomness=world.stream(f"name servers of {name}"),
-            ids=NumberedIds(name, lambda: len(self._states)),
+        settings = ProducerSettings(
+            group=f"TRANSACTIONS-{topic}",
+            client_id=name,
+            route_refresh_ms=ROUTES_MS,
+            heartbeat_ms=HEARTBEAT_MS,
+            retries=0,
+        )
+        super().__init__(
+            world,
+            settings,
+            name_servers,
             check=lambda message, answer: answer(self._states[message.message_id]),
         )
-        self._network.start()
         self.process.after(0, self._send_next)
-
-    def stop(self) -> None:
-        """Begin no more transactions; checks are still answered."""
-        self.is_stopped = True
 
     def _send_next(self) -> None:
         if self.is_stopped:
             return
-        message_id = f"{self.name}-{len(self._states) + 1}"
+        self._count += 1
+        message_id = f"{self.name}-{self._count}"
         is_rolled_back = self._random.random() < ROLLED_BACK_CHANCE
         state = TransactionState.ROLLBACK if is_rolled_back else TransactionState.COMMIT
         self._states[message_id] = state

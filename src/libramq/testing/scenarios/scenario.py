@@ -89,11 +89,11 @@ class Scenario(ClusterPlan):
     actions: tuple[tuple[int, str], ...]
 
 
-def draw_scenario(seed: int, *, has_kafka: bool = False) -> Scenario:
-    """The scenario of a seed. has_kafka: with Kafka's groups, if there are no slaves."""
+def draw_scenario(seed: int) -> Scenario:
+    """Return the scenario of a seed."""
     scenario = _with_splits(_with_short_sessions(_with_operations(_draw(seed), seed), seed), seed)
     scenario = _with_acting_slaves(_with_slaves(scenario, seed), seed)
-    scenario = _with_kafka(_with_pairs(scenario, seed), seed, is_certain=has_kafka)
+    scenario = _with_kafka(_with_pairs(scenario, seed), seed)
     return _with_pops(scenario, seed)
 
 
@@ -155,10 +155,10 @@ def _with_pairs(scenario: Scenario, seed: int) -> Scenario:
     )
 
 
-def _with_kafka(scenario: Scenario, seed: int, *, is_certain: bool) -> Scenario:
+def _with_kafka(scenario: Scenario, seed: int) -> Scenario:
     """Add Kafka's groups to some scenarios without slaves."""
     chance = random.Random(f"{seed}/groups of Kafka's clients")
-    if scenario.slave_count or (chance.random() >= KAFKA_CHANCE and not is_certain):
+    if scenario.slave_count or chance.random() >= KAFKA_CHANCE:
         return scenario
     is_parted = scenario.broker_count > 1 and any(each[1] in PARTED for each in scenario.actions)
     left_out = NOT_WITH_KAFKA + (("grow",) if is_parted else ())
