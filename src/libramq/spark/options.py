@@ -6,16 +6,19 @@ and shown as documented. Each getter's error names the option and the allowed va
 """
 
 import difflib
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from libramq.errors import ConfigError
+from libramq.transport.address import split_name_servers
 
 if TYPE_CHECKING:
     from libramq.transport.access import Access
 
+NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 NUMBER_MAX: Final = (1 << 63) - 1
 #: Ours: as seconds September 2001 to the year 5138, as milliseconds January 1970 to March 1973.
 SECONDS: Final = range(1_000_000_000, 100_000_000_000)
@@ -172,6 +175,10 @@ class Options:
         if text.lower() not in allowed:
             raise ConfigError(f"{name}={text!r}: give {' or '.join(allowed)}")
         return text.lower()
+
+    def namesrv(self) -> tuple[str, ...]:
+        """Return the name servers, by default those of the environment."""
+        return split_name_servers(self.text("namesrv") or os.environ.get("NAMESRV_ADDR") or NAMESRV_DEFAULT)
 
     def access(self) -> "Access | None":
         """Return credentials and TLS; None if no option is set."""

@@ -1,5 +1,4 @@
-"""`format("rocketmq")`: topics as a table and as a stream: Spark's entry, how ranges become tasks, and the
-offsets that are mirrored to a group.
+"""`format("rocketmq")`: topics as a table and as a stream: Spark's entry, and how ranges become tasks.
 
 Spark asks for the schema in one process, plans in a second and reads in others, so a reader consists of plain
 values; objects with sockets are created where they are used and are not sent along. Modules for planning and
@@ -7,13 +6,12 @@ reading are imported there too: a process that only asks for the schema starts f
 """
 
 import gc
-import logging
 import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -31,9 +29,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from libramq.errors import ConfigError, RemoteError
-from libramq.message.queue import MessageQueue
-from libramq.spark.reading.positions import Limits, Positions, Range, StreamOffset
+from libramq.errors import ConfigError
+from libramq.spark.reading.positions import Limits, Range, StreamOffset
 from libramq.spark.reading.source_options import SourceOptions
 from libramq.spark.schema import COLUMNS, columns_of, ddl
 
@@ -42,53 +39,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from libramq.client.queue_reader import QueueReader
+    from libramq.spark.reading.lag_mirror import LagMirror
     from libramq.spark.reading.planner import Planner
     from libramq.spark.reading.pushdown import ReadRange
     from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter
     from libramq.spark.writing.sink_options import SinkOptions
     from libramq.store.reader import Span
-
-
-log = logging.getLogger(__name__)
-
-
-class MirrorGroup(Protocol):
-    """The receiver of the offsets: libramq.client.lag_group.
-
-    They are never read back: only Spark's checkpoint has a query's position. They are sent one-way when Spark
-    asks for the next batch, which it does when everything before is done; so a run's last batch is included,
-    while Spark's own `commit` comes one batch late and never for the last one.
-    """
-
-    def introduce(self, queues: list[MessageQueue]) -> None: ...
-    def commit(self, positions: Mapping[MessageQueue, int]) -> None: ...
-
-
-class LagMirror:
-    """Commits changed positions."""
-
-    def __init__(self, group: MirrorGroup) -> None:
-        self._group = group
-        self._committed: dict[MessageQueue, int] = {}
-
-    def show(self, positions: Positions) -> None:
-        """Commit positions. Raises ConfigError for a group that has members; other failures are logged."""
-        changed = {
-            queue: offset for queue, offset in positions.items() if self._committed.get(queue) != offset
-        }
-        if not changed:
-            return
-        try:
-            new = sorted(changed.keys() - self._committed.keys())
-            if new:
-                self._group.introduce(new)
-            self._group.commit(changed)
-        except ConfigError as error:
-            raise ConfigError(f"commitGroupId: {error}") from None
-        except RemoteError as error:
-            log.warning("positions were not committed: %s", error)
-        # No retry: the next batch brings the next positions.
-        self._committed |= changed
 
 
 ROWS_WORTH_A_TASK: Final = 50_000
@@ -290,7 +246,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def planner(self) -> "Planner":
         if self._planner is None:
-            from libramq.client.lag_group import LagGroup
+            from libramq.spark.reading.lag_mirror import LagMirror
             from libramq.spark.reading.planner import Planner
             from libramq.spark.reading.worker import log_to_spark, new_queue_reader
 
@@ -299,7 +255,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._queues = queues = new_queue_reader(self._options.connection)
             self._planner = Planner(self._options, queues)
             if self._options.commit_group is not None:
-                self._mirror = LagMirror(LagGroup(queues, self._options.commit_group))
+                self._mirror = LagMirror(queues, self._options.commit_group)
         return self._planner
 
     def getDefaultReadLimit(self) -> ReadLimit:

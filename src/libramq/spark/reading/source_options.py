@@ -53,7 +53,6 @@ Servers with authentication or TLS; files are PEM, at the same path on every mac
 """
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -66,12 +65,10 @@ from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.reading.subscription import Subscription
 from libramq.spark.schema import COLUMNS
 from libramq.transport.access import CONNECT_TIMEOUT_MS
-from libramq.transport.address import split_name_servers
 
 if TYPE_CHECKING:
     from libramq.transport.access import Access
 
-NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 TIMEOUT_MS_DEFAULT: Final = 10_000  # Ours: a pull may have to wait for a disk.
 TIMEOUT_MS_MAX: Final = 600_000
 BROKER_TIMEOUT_MS: Final = 60_000  # Ours: Apache's broker takes half a minute to restart after a kill.
@@ -90,19 +87,11 @@ KNOWN: Final = (
     "rocketmq.mqClientApiTimeout", "rocketmq.connectTimeoutMillis", *ACCESS,
 )  # fmt: skip
 _OF_BATCHES: Final = (
-    "endingOffsets",
-    "endingOffsetsByTimestamp",
-    "endingTimestamp",
-    "store",
-    "pushdown",
-    "requiredBrokers",
-)
+    "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "store", "pushdown", "requiredBrokers",
+)  # fmt: skip
 _OF_STREAMS: Final = (
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-)
+    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+)  # fmt: skip
 _EARLIEST: Final = Boundary(side="starting", default=EARLIEST)
 _ENDING_LATEST: Final = Boundary(side="ending", default=LATEST)
 _LATEST: Final = Boundary(side="starting", default=LATEST)
@@ -230,9 +219,7 @@ def _connection(options: Options, subscription: Subscription) -> Connection:
         # Stable over restarts: brokers keep every group they have seen.
         group = f"{prefix}-{hashlib.sha256(str(subscription).encode()).hexdigest()[:8]}"
     return Connection(
-        namesrv=split_name_servers(
-            options.text("namesrv") or os.environ.get("NAMESRV_ADDR") or NAMESRV_DEFAULT
-        ),
+        namesrv=options.namesrv(),
         group=group or GROUP_DEFAULT,
         tags=None if tags == "*" else tags,
         sql=sql,

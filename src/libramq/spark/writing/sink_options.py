@@ -26,7 +26,6 @@ Servers with authentication or TLS; files are PEM, at the same path on every mac
   rocketmq.tls.verify                   of a server's certificate: full, ca (not the name), none (full)
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -37,8 +36,7 @@ from libramq.message.message import BODY_BYTES_MAX
 from libramq.message.names import validate_group, validate_topic
 from libramq.message.validation import DELAY_LEVEL_MAX
 from libramq.spark.options import ACCESS, Options
-from libramq.spark.reading.source_options import NAMESRV_DEFAULT, TIMEOUT_MS_MAX
-from libramq.transport.address import split_name_servers
+from libramq.spark.reading.source_options import TIMEOUT_MS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -99,9 +97,8 @@ class SinkOptions:
             raise ConfigError(f"format rocketmq: {error}") from None
         retries = options.number("rocketmq.retryTimesWhenSendFailed", 0, RETRIES_MAX)
         over_bytes = options.number("rocketmq.compressMsgBodyOverHowmuch", 1, BODY_BYTES_MAX)
-        namesrv = options.text("namesrv") or os.environ.get("NAMESRV_ADDR") or NAMESRV_DEFAULT
         return cls(
-            namesrv=split_name_servers(namesrv),
+            namesrv=options.namesrv(),
             topic=topic,
             by_key=options.choice("queueBy", ("any", "key"), "any") == "key",
             delay_level=options.number("delayLevel", 0, DELAY_LEVEL_MAX),

@@ -1,15 +1,15 @@
-"""Tests of the lag group: it has no members, and its committed offsets show another reader's positions."""
+"""Tests of the lag mirror: its group has no members, and its committed offsets show a reader's positions."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from libramq.client.lag_group import LagGroup
 from libramq.client.queue_reader import QueueReader
 from libramq.codes import RequestCode
 from libramq.errors import ConfigError
+from libramq.spark.reading.lag_mirror import LagMirror
 
-from .fake_broker import FakeBroker, serving
+from ..client.fake_broker import FakeBroker, serving
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def reader(broker: FakeBroker) -> Iterator[QueueReader]:
 
 def test_offsets_are_committed_one_way(broker: FakeBroker, reader: QueueReader):
     queues = reader.queues("T")
-    LagGroup(reader, "watched").commit({queues[0]: 3, queues[1]: 5})
+    LagMirror(reader, "watched").show({queues[0]: 3, queues[1]: 5})
     reader.max_offsets(queues)  # Answered behind the commits on the same connection.
     assert broker.committed == {"watched": {queues[0]: 3, queues[1]: 5}}
 
@@ -36,7 +36,9 @@ def test_offsets_are_committed_one_way(broker: FakeBroker, reader: QueueReader):
 def test_the_group_registers_once_with_each_broker_and_leaves_at_once(
     broker: FakeBroker, reader: QueueReader
 ):
-    LagGroup(reader, "watched").introduce(reader.queues("T"))
+    mirror = LagMirror(reader, "watched")
+    for offset in (1, 2):
+        mirror.show(dict.fromkeys(reader.queues("T"), offset))
     seen = [
         code for code in broker.requests if code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT)
     ]
@@ -46,5 +48,5 @@ def test_the_group_registers_once_with_each_broker_and_leaves_at_once(
 def test_a_group_with_members_is_left_alone(broker: FakeBroker, reader: QueueReader):
     broker.members["orders"] = ["a", "b"]
     with pytest.raises(ConfigError, match="the group orders has 2 members"):
-        LagGroup(reader, "orders").introduce(reader.queues("T"))
+        LagMirror(reader, "orders").show(dict.fromkeys(reader.queues("T"), 1))
     assert RequestCode.HEART_BEAT not in broker.requests
