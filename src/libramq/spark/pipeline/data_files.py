@@ -5,12 +5,13 @@ date=2026-05-01/shop=Harbour/part-….parquet         by Spark's writer, or by P
 """
 
 import json
+import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
     from pyspark.sql import DataFrame, SparkSession
 
+File = TypeVar("File")
 #: Ours: what a task keeps in memory before it writes a file for each partition.
 BUFFER_BYTES: Final = 128 << 20
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"  # Hive's, in the name of a directory.
@@ -45,6 +47,18 @@ class DataFile:
     ) -> "DataFile":
         """Return a file with what its footer says."""
         return cls(place, size, partition, metadata.num_rows, json.dumps(statistics(metadata)))
+
+
+def files_of_tasks(
+    rows: "DataFrame", write: Callable[[Iterable[pa.RecordBatch]], Iterator[File]]
+) -> list[File]:
+    """Have Spark's tasks write rows; return what `write` yields for the files of those that succeeded."""
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for file in write(batches):
+            yield pa.record_batch({"file": [pickle.dumps(file)]})
+
+    return [pickle.loads(bytes(row["file"])) for row in rows.mapInArrow(task, "file binary").collect()]
 
 
 def partition_of(place: str) -> dict[str, str | None]:

@@ -9,7 +9,6 @@ The property outlives the snapshot: expiring snapshots, and other programs' comm
 return a row for each file, and the driver commits these by the library `pyiceberg`, in any of its catalogs.
 """
 
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from libramq.errors import ConfigError, needs_extra
-from libramq.spark.pipeline.data_files import by_partition, column_names, rows_in
+from libramq.spark.pipeline.data_files import by_partition, column_names, files_of_tasks, rows_in
 from libramq.spark.pipeline.object_store import REMEDY, SCHEME
 from libramq.spark.pipeline.table_columns import gained_columns
 
@@ -143,8 +142,7 @@ class IcebergTable:
         if self.has_batch(batch):
             return 0
         table = self._prepared(to_arrow_schema(rows.schema, timezone="UTC"))
-        written = rows.mapInArrow(FileWriter.of(table, self._partitioned_by).in_task, "file binary").collect()
-        files = [pickle.loads(bytes(row["file"])) for row in written]
+        files = files_of_tasks(rows, FileWriter.of(table, self._partitioned_by).write)
         for attempt in range(1, COMMITS_MAX + 1):
             if _has(table, batch):
                 # The commit that came first may be this one: a proxy had sent it again.
@@ -349,11 +347,6 @@ class FileWriter:
         slim = table.metadata.model_copy(update=nothing)
         store = {name: value for name, value in table.io.properties.items() if name.startswith(_STORES)}
         return cls(slim, load_file_io(store, table.location()), table.location_provider(), partitioned_by)
-
-    def in_task(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write a task's rows and yield a row for each file."""
-        for file in self.write(batches):
-            yield pa.record_batch({"file": [pickle.dumps(file)]})
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator["DataFile"]:
         """Write files with a bounded number of rows in memory; yield what a commit says of each."""

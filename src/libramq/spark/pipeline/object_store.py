@@ -10,7 +10,6 @@ they need Hadoop's jars for S3.
 
 import difflib
 import os
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from libramq.errors import ConfigError
-from libramq.spark.pipeline.data_files import DataFile, as_texts, by_partition, directories_of
+from libramq.spark.pipeline.data_files import (
+    DataFile,
+    as_texts,
+    by_partition,
+    directories_of,
+    files_of_tasks,
+)
 from libramq.spark.pipeline.failure import with_cause
 
 if TYPE_CHECKING:
@@ -195,30 +200,20 @@ class StoredDirectory:
 
         escapes: as in `directories_of`.
         """
-        task = TaskWriter(self, tuple(partitioned_by), escapes)
-        return [pickle.loads(bytes(row["file"])) for row in rows.mapInArrow(task, "file binary").collect()]
+        names = tuple(partitioned_by)
 
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+            files = self.store.file_system()
+            tables = (pa.Table.from_batches([batch]) for batch in batches)
+            for values, part in by_partition(tables, names):
+                partition, footers = as_texts(values), list[Any]()
+                place = f"{directories_of(partition, escapes=escapes)}part-{uuid4()}.parquet"
+                with files.open_output_stream(f"{self.path}/{place}") as stream:
+                    pq.write_table(part.drop_columns(list(names)), stream, metadata_collector=footers)
+                    size = stream.tell()
+                yield DataFile.of(place, size, partition, footers[0])
 
-@dataclass(frozen=True, slots=True)
-class TaskWriter:
-    """Writes a task's rows into a directory, and yields a row for each file."""
-
-    directory: StoredDirectory
-    partitioned_by: tuple[str, ...]
-    escapes: bool
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = self.directory.store.file_system()
-        tables = (pa.Table.from_batches([batch]) for batch in batches)
-        for values, rows in by_partition(tables, self.partitioned_by):
-            partition, footers = as_texts(values), list[Any]()
-            place = f"{directories_of(partition, escapes=self.escapes)}part-{uuid4()}.parquet"
-            with files.open_output_stream(f"{self.directory.path}/{place}") as stream:
-                stored = rows.drop_columns(list(self.partitioned_by))
-                pq.write_table(stored, stream, metadata_collector=footers)
-                size = stream.tell()
-            file = DataFile.of(place, size, partition, footers[0])
-            yield pa.record_batch({"file": [pickle.dumps(file)]})
+        return files_of_tasks(rows, write)
 
 
 def stored_directory(path: Path | str, storage: Mapping[str, str]) -> StoredDirectory | None:

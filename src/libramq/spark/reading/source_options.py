@@ -87,11 +87,19 @@ KNOWN: Final = (
     "rocketmq.mqClientApiTimeout", "rocketmq.connectTimeoutMillis", *ACCESS,
 )  # fmt: skip
 _OF_BATCHES: Final = (
-    "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "store", "pushdown", "requiredBrokers",
-)  # fmt: skip
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "store",
+    "pushdown",
+    "requiredBrokers",
+)
 _OF_STREAMS: Final = (
-    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-)  # fmt: skip
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
 _EARLIEST: Final = Boundary(side="starting", default=EARLIEST)
 _ENDING_LATEST: Final = Boundary(side="ending", default=LATEST)
 _LATEST: Final = Boundary(side="starting", default=LATEST)
