@@ -1,6 +1,5 @@
 """The pipeline command: which pipelines there are; it shows what a run would read and write, or runs it."""
 
-import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -92,9 +91,9 @@ def chosen_pipeline(
     namesrv: takes precedence over the file's unless None. access: of a file that has none.
     """
     if name not in PIPELINES:
-        near = difflib.get_close_matches(name, PIPELINES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(PIPELINES)}"
-        raise ConfigError(f"no pipeline {name}; {hint}")
+        from libramq.spark.options import hint_at
+
+        raise ConfigError(f"no pipeline {name}; {hint_at(name, PIPELINES)}")
     class_name, config_name = PIPELINES[name]
     with needs_extra(f"pipeline {name}", "spark,java"):
         module = import_module(f"libramq.spark.pipeline.{name}")

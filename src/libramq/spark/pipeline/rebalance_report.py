@@ -29,7 +29,7 @@ from libramq.spark.pipeline.rebalance_page import rebalance_page
 from libramq.spark.pipeline.rebalance_tables import TABLES as OF_EVENTS
 from libramq.spark.pipeline.rebalance_tables import rebalance_tables
 from libramq.spark.pipeline.small_table import replace_table
-from libramq.spark.pipeline.trace_tables import DUPLICATES, TraceTables, period_rows, periods, trace_tables
+from libramq.spark.pipeline.trace_tables import DUPLICATES, period_rows, periods, trace_tables
 from libramq.spark.pipeline.trace_tables import TABLES as OF_TRACES
 from libramq.spark.schema import ddl
 
@@ -155,24 +155,24 @@ class RebalanceReport:
             if has_events:
                 rows |= rebalance_tables(self._events.rows(spark, self._since(wall_ms)), wall_ms=wall_ms)
             if has_traces:
-                found = self._trace_tables(spark, rows.get("rebalances"), self._since(wall_ms))
-                rows |= found.tables
-                remarks += found.remarks()
+                tables, more = self._trace_tables(spark, rows.get("rebalances"), self._since(wall_ms))
+                rows |= tables
+                remarks += more
         for done, (name, table) in enumerate(rows.items(), 1):
             replace_table(self._file(name), table)
             on_progress(Progress(done=done, total=len(rows), text=f"table {name}"))
-        tables = {name: table.to_pylist() for name, table in rows.items()}
+        listed = {name: table.to_pylist() for name, table in rows.items()}
         page = self._directory / "report.html"
-        page.write_text(rebalance_page(tables, wall_ms, remarks))
+        page.write_text(rebalance_page(listed, wall_ms, remarks))
         names = [*rows, *(["duplicates"] if has_traces else [])]
         return RunResult(
-            sentence="; ".join([_sentence(tables), *remarks]),
+            sentence="; ".join([_sentence(listed), *remarks]),
             files=[str(page), *(str(self._file(name)) for name in names)],
         )
 
     def _trace_tables(
         self, spark: "SparkSession", rebalances: "pa.Table | None", since_ms: int | None
-    ) -> "TraceTables":
+    ) -> tuple["dict[str, pa.Table]", list[str]]:
         found = deliveries(
             self._traces.rows(spark, since_ms), broadcasting=self._config.broadcasting, zone=self._zone
         )

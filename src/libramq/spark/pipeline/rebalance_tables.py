@@ -99,15 +99,12 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
 #: twice.
 FLAPS_MIN: Final = 3
 _GONE: Final = ("member_left", "connection_closed", "session_expired", "processing_timeout")
-_MOVE: Final = (
-    "struct<topic:string,broker:string,queueId:int,`from`:string,`to`:string,pause_ms:bigint,redelivered:bigint,"
-    "double_owner_ms:bigint>"
-)
+_MOVE: Final = ",".join(f"`{name}`:{kind}" for name, kind in MOVES.items() if name not in ("group", "at"))
 
 
 def rebalance_tables(events: "DataFrame", *, wall_ms: WallMs) -> "dict[str, pa.Table]":
     """Compute all tables from the events: rows of ingest with body, broker, queueId and offset."""
-    columns = {**REBALANCES, "at": "bigint", "moves": f"array<{_MOVE}>"}
+    columns = {**REBALANCES, "at": "bigint", "moves": f"array<struct<{_MOVE}>>"}
     ddl = ", ".join(f"`{name}`:{kind}" for name, kind in columns.items())
     rows = f.sort_array(f.collect_list(f.struct("broker", "offset", "body")))
     # A plain function, row by row: Arrow functions require pandas, which nothing else here needs.

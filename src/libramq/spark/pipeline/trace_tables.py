@@ -12,7 +12,6 @@ Periods of a group's rebalances do not overlap: an overlap belongs to the later 
 
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -97,26 +96,6 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceTables:
-    """The small tables; the numbers of unreadable records, and of messages handled before they were made."""
-
-    tables: "dict[str, pa.Table]"
-    unreadable: int
-    too_soon: int
-
-    def remarks(self) -> list[str]:
-        """List what a reader of the tables must know."""
-        return [
-            *([f"trace records that could not be read: {self.unreadable:,}"] if self.unreadable else []),
-            *(
-                [f"messages handled before they were made: {self.too_soon:,}; give producers_zone"]
-                if self.too_soon
-                else []
-            ),
-        ]
-
-
 def with_causes(found: "DataFrame", periods: "DataFrame") -> "DataFrame":
     """Add periods to deliveries; and a cause, if their message was handled before."""
     caused = f.col("began_ms") < f.col("caused_until_ms")
@@ -131,8 +110,11 @@ def with_causes(found: "DataFrame", periods: "DataFrame") -> "DataFrame":
 
 def trace_tables(
     found: "DataFrame", periods: "DataFrame", samples: "DataFrame | None", *, duplicates: Path
-) -> TraceTables:
-    """Compute the tables from all deliveries. samples: of lag_report. duplicates: their directory."""
+) -> tuple["dict[str, pa.Table]", list[str]]:
+    """Compute the small tables from all deliveries; return them, and what their readers must know.
+
+    samples: of lag_report. duplicates: the directory of that table.
+    """
     caused = with_causes(found, periods).persist()
     try:
         deliveries = caused.where("msgId is not null")
@@ -142,10 +124,15 @@ def trace_tables(
             "clients": _by_client(deliveries).toArrow(),
             "effects": _effects(deliveries, periods, samples).toArrow(),
         }
-        (counts,) = caused.agg(f.sum("unreadable"), f.count_if("is_too_soon")).collect()
+        ((unreadable, too_soon),) = caused.agg(f.sum("unreadable"), f.count_if("is_too_soon")).collect()
     finally:
         caused.unpersist()
-    return TraceTables(tables=tables, unreadable=counts[0] or 0, too_soon=counts[1])
+    remarks = []
+    if unreadable:
+        remarks.append(f"trace records that could not be read: {unreadable:,}")
+    if too_soon:
+        remarks.append(f"messages handled before they were made: {too_soon:,}; give producers_zone")
+    return tables, remarks
 
 
 def _write_duplicates(deliveries: "DataFrame", directory: Path) -> None:
@@ -238,11 +225,14 @@ def _effects(deliveries: "DataFrame", periods: "DataFrame", samples: "DataFrame 
         back.alias("back_to_normal_ms"),
     )
     traced = deliveries.select("group").distinct().withColumn("is_traced", f.lit(True))
+    effects = periods.join(after, key, "left").join(calm, key, "left")
+    if samples is None:
+        unknown = f.lit(None).cast("bigint")
+        effects = effects.withColumns(dict.fromkeys(("lag_before", "lag_peak", "lag_back_ms"), unknown))
+    else:
+        effects = effects.join(_lag_effects(samples, periods), key, "left")
     return (
-        periods.join(after, key, "left")
-        .join(calm, key, "left")
-        .join(f.broadcast(traced), "group", "left")
-        .join(_lag_effects(samples, periods) if samples is not None else _no_lag(periods), key, "left")
+        effects.join(f.broadcast(traced), "group", "left")
         .withColumn("duplicates", f.when(f.col("is_traced"), f.coalesce("duplicates", f.lit(0))))
         .withColumn("succeeded_twice", f.when(f.col("is_traced"), f.coalesce("succeeded_twice", f.lit(0))))
         .withColumn("at", f.timestamp_millis("rebalance_ms"))
@@ -277,15 +267,6 @@ def _lag_effects(samples: "DataFrame", periods: "DataFrame") -> "DataFrame":
         .agg((f.min("at_ms") - f.col("rebalance_ms")).alias("lag_back_ms"))
     )
     return peaks.join(back, key, "left").select(*key, "lag_before", "lag_peak", "lag_back_ms")
-
-
-def _no_lag(periods: "DataFrame") -> "DataFrame":
-    nothing = f.lit(None).cast("bigint")
-    return periods.select(
-        "group",
-        "rebalance_ms",
-        *(nothing.alias(name) for name in ("lag_before", "lag_peak", "lag_back_ms")),
-    )
 
 
 #: Ours, each. How long before a rebalance a group is observed, to learn what is usual.
