@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from libramq.report.comparison import CHARACTER_WIDTH, Point, matrix, scatter, written
+from libramq.report.svg import CHARACTER_WIDTH, Point, matrix, scatter, written
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_a_strategy_that_fails_is_named(
     (tmp_path / "rules_that_fail.py").write_text("def none(me, queues, ids):\n    return 1 / 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    from libramq.spark.pipeline.failure import PipelineFailed
+    from libramq.spark.pipeline.plan import PipelineFailed
 
     with pytest.raises(
         PipelineFailed,

@@ -9,9 +9,8 @@ from libramq.client import Credentials, Tls
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
 from libramq.spark.options import ACCESS, ACCESS_PREFIX
-from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.reading.positions import Bounds
-from libramq.spark.reading.source_options import KNOWN, Connection, SourceOptions
+from libramq.spark.reading.source_options import EARLIEST, KNOWN, LATEST, Boundary, Connection, SourceOptions
 from libramq.spark.schema import COLUMNS, ddl
 from libramq.spark.writing.sink_options import SinkOptions
 from libramq.transport import access

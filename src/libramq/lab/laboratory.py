@@ -27,8 +27,7 @@ from libramq.lab.page import lab_page
 from libramq.lab.recorded import Events, broker_events, costs_of, recorded_history
 from libramq.lab.replay import replay
 from libramq.lab.tables import STEPS, TABLES, lab_tables, step_row
-from libramq.spark.pipeline.failure import failures_in_one_line
-from libramq.spark.pipeline.plan import OnProgress, Progress
+from libramq.spark.pipeline.plan import OnProgress, Progress, failures_in_one_line
 from libramq.spark.pipeline.small_table import computed, replace_table
 from libramq.spark.schema import ddl
 

@@ -3,7 +3,7 @@
 import pytest
 from py4j.protocol import Py4JError
 
-from libramq.spark.pipeline.failure import PipelineFailed, failures_in_one_line
+from libramq.spark.pipeline.plan import PipelineFailed, failures_in_one_line
 
 
 def test_a_failed_call_to_java_is_named_by_its_cause():

@@ -14,9 +14,8 @@ from pyiceberg.catalog import load_catalog
 from libramq.errors import ConfigError, RouteNotFound
 from libramq.message import Message
 from libramq.spark.pipeline.batches import Batch
-from libramq.spark.pipeline.failure import PipelineFailed
 from libramq.spark.pipeline.ingest import Ingest, IngestConfig
-from libramq.spark.pipeline.plan import Progress
+from libramq.spark.pipeline.plan import PipelineFailed, Progress
 from libramq.sync import Admin, Producer
 
 from ...interop.cluster import SEND_TIMEOUT_MS

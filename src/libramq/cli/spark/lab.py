@@ -156,7 +156,7 @@ def _show_plan(plan: "LabPlan") -> None:
 
 def _show(result: "Result") -> None:
     from libramq.cli import output
-    from libramq.lab.ranking import COLUMNS, ranking
+    from libramq.lab.page import COLUMNS, ranking
 
     output.print_table(COLUMNS, ranking(result.strategies))
     print(result.sentence)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from libramq.errors import ConfigError
 from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
-from libramq.spark.pipeline.failure import failures_in_one_line
-from libramq.spark.pipeline.plan import OnProgress, Progress
+from libramq.spark.pipeline.plan import OnProgress, Progress, failures_in_one_line
 from libramq.spark.reading.planner import Planner
 from libramq.spark.reading.positions import Positions, Range
 from libramq.spark.reading.source_options import SourceOptions

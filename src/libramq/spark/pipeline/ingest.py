@@ -21,9 +21,15 @@ from libramq.spark.pipeline.batches import Batch, run_batches, start_batches, wa
 from libramq.spark.pipeline.body_columns import EVENT_TIME_TYPES, BodyColumns
 from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
-from libramq.spark.pipeline.failure import PipelineFailed, failures_in_one_line
 from libramq.spark.pipeline.object_store import SCHEME, ObjectStore, stored_directory
-from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult, TablePlan
+from libramq.spark.pipeline.plan import (
+    OnProgress,
+    PipelineFailed,
+    Plan,
+    RunResult,
+    TablePlan,
+    failures_in_one_line,
+)
 from libramq.spark.pipeline.table_columns import arrow_schema, check_kinds, gained_columns
 from libramq.spark.schema import COLUMNS
 

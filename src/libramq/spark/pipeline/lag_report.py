@@ -30,8 +30,7 @@ from libramq.remoting.body.consumers import OffsetWrapper
 from libramq.report import svg
 from libramq.report.page import html_table, note, page, section, tiles
 from libramq.spark.pipeline.config import duration_ms
-from libramq.spark.pipeline.failure import failures_in_one_line
-from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
+from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan, failures_in_one_line
 from libramq.spark.pipeline.small_table import computed, replace_table
 from libramq.spark.pipeline.table_columns import arrow_schema
 from libramq.spark.schema import ddl

@@ -28,7 +28,7 @@ from libramq.spark.pipeline.data_files import (
     directories_of,
     files_of_tasks,
 )
-from libramq.spark.pipeline.failure import with_cause
+from libramq.spark.pipeline.plan import with_cause
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem

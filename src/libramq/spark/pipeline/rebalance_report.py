@@ -21,10 +21,9 @@ from libramq.errors import ConfigError, RouteNotFound
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, TRACE_TOPIC
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.deliveries import deliveries
-from libramq.spark.pipeline.failure import failures_in_one_line
 from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 from libramq.spark.pipeline.lag_report import SAMPLES
-from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
+from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan, failures_in_one_line
 from libramq.spark.pipeline.rebalance_page import rebalance_page
 from libramq.spark.pipeline.rebalance_tables import TABLES as OF_EVENTS
 from libramq.spark.pipeline.rebalance_tables import rebalance_tables

@@ -12,8 +12,8 @@ from typing import Any, Final
 from pyspark.sql import datasource as spark
 
 from libramq.message.queue import MessageQueue
-from libramq.spark.reading.boundary import OffsetsAt
 from libramq.spark.reading.positions import Range
+from libramq.spark.reading.source_options import OffsetsAt
 
 _OF_QUEUES: Final = {"topic": "topic", "broker": "broker_name", "queueId": "queue_id"}
 _LATEST: Final = 1 << 62
