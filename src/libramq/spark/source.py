@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from libramq.client.queue_reader import QueueReader
     from libramq.spark.reading.lag_mirror import LagMirror
-    from libramq.spark.reading.planner import Planner
+    from libramq.spark.reading.planner import Planner, Queues
     from libramq.spark.reading.pushdown import ReadRange
     from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter
     from libramq.spark.writing.sink_options import SinkOptions
@@ -180,21 +180,29 @@ class QueuesReader(DataSourceReader):
         self._wanted: ReadRange | None = None
 
     def partitions(self) -> list[InputPartition]:
-        from libramq.spark.reading.planner import Planner
         from libramq.spark.reading.worker import log_to_spark, new_queue_reader
 
         freeze_loaded_modules()
-        log_to_spark(self._options.subscription)
-        if self._options.store is not None:
-            return self._store_partitions(self._options.store)
-        with closing(new_queue_reader(self._options.connection)) as queues:
-            ranges = Planner(self._options, queues).batch_ranges()
-            if self._wanted is not None:
-                ranges = self._wanted.cut(ranges, queues.offsets_at)
-            if ranges and self._options.connection.sql is not None:
-                queues.probe(ranges[0].queue)  # Brokers that cannot filter refuse before a task starts.
+        options = self._options
+        log_to_spark(options.subscription)
         # For no partitions at all Spark makes one of its own.
-        return _partitions(self._options, ranges) or [QueueRanges(())]
+        if options.store is not None:
+            from libramq.spark.reading.store_queues import StoreQueues
+
+            with closing(StoreQueues(options.store, options.store_broker, options.store_commit_log)) as store:
+                groups = _groups(options, self._ranges(store))
+                return [StoreSpans(store.spans(group)) for group in groups] or [StoreSpans(())]
+        with closing(new_queue_reader(options.connection)) as queues:
+            ranges = self._ranges(queues)
+            if ranges and options.connection.sql is not None:
+                queues.probe(ranges[0].queue)  # Brokers that cannot filter refuse before a task starts.
+        return _partitions(options, ranges) or [QueueRanges(())]
+
+    def _ranges(self, source: "Queues") -> list[Range]:
+        from libramq.spark.reading.planner import batch_ranges
+
+        ranges = batch_ranges(self._options, source)
+        return ranges if self._wanted is None else self._wanted.cut(ranges, source.offsets_at)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         if isinstance(partition, StoreSpans):
@@ -205,18 +213,6 @@ class QueuesReader(DataSourceReader):
             log_to_spark(self._options.subscription)
             return read_spans(self._options, self._columns, partition.spans)
         return _read(self._options, self._columns, partition)
-
-    def _store_partitions(self, directory: str) -> list[InputPartition]:
-        from libramq.spark.reading.planner import Planner
-        from libramq.spark.reading.store_queues import StoreQueues
-
-        options = self._options
-        with closing(StoreQueues(directory, options.store_broker, options.store_commit_log)) as queues:
-            ranges = Planner(self._options, queues).batch_ranges()
-            if self._wanted is not None:
-                ranges = self._wanted.cut(ranges, queues.offsets_at)
-            groups = _groups(self._options, ranges)
-            return [StoreSpans(queues.spans(group)) for group in groups] or [StoreSpans(())]
 
 
 class FilteredQueuesReader(QueuesReader):

@@ -42,31 +42,86 @@ class QueuesGone(LibraError):
 
 
 class Queues(Protocol):
-    """The source of the planner's facts: libramq.client.queue_reader, or libramq.store.reader."""
+    """The source of a batch's facts: libramq.client.queue_reader, or libramq.spark.reading.store_queues."""
 
     def topics(self) -> list[str]: ...
     def queues(self, topic: str) -> list[MessageQueue]: ...
-    def broker_names(self) -> set[str]: ...
     def patiently(self, look_up: Callable[[], T]) -> T: ...
     def absent_brokers(
         self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
     ) -> dict[str, list[str]]: ...
-    def topics_since(self) -> dict[tuple[str, str], int]: ...
-    def is_slave(self, broker_name: str) -> bool: ...
     def max_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
     def min_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
+
+
+class GrowingQueues(Queues, Protocol):
+    """The source of a stream's facts: libramq.client.queue_reader."""
+
+    def broker_names(self) -> set[str]: ...
+    def topics_since(self) -> dict[tuple[str, str], int]: ...
+    def is_slave(self, broker_name: str) -> bool: ...
     def sizes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]: ...
     def reachable_max_offsets(
         self, queues: list[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]: ...
 
 
+def batch_ranges(options: SourceOptions, source: Queues) -> list[Range]:
+    """Return the ranges that a batch query reads."""
+
+    def found() -> dict[MessageQueue, Bounds]:
+        return _bounds(source, source.patiently(lambda: options.subscription.queues(source)))
+
+    bounds = found()
+    if _await_brokers(options, source, sorted({queue.topic for queue in bounds})):
+        bounds = found()
+    if not bounds:
+        raise ConfigError(f"{options.subscription}: there is no such topic")
+    start = options.starting_batch.resolve(bounds, source.offsets_at)
+    end = options.ending.resolve(bounds, source.offsets_at)
+    for queue, bound in bounds.items():
+        if start[queue] < min(bound.minimum, end[queue]):
+            _lose(options, str(MessagesLost(queue, start[queue], bound.minimum)))
+            start[queue] = bound.minimum
+    return ranges_between(start, end)
+
+
+def _bounds(source: Queues, queues: list[MessageQueue]) -> dict[MessageQueue, Bounds]:
+    maximums, minimums = source.max_offsets(queues), source.min_offsets(queues)
+    return {queue: Bounds(minimum=minimums[queue], maximum=maximums[queue]) for queue in queues}
+
+
+def _await_brokers(options: SourceOptions, source: Queues, topics: list[str]) -> bool:
+    """Wait for brokers that are away: a batch would end without their rows; return whether there are any.
+
+    A stream reads their queues once they are back.
+    """
+    required, waits = options.required_brokers, options.fail_on_data_loss
+    if not source.absent_brokers(topics, required):
+        return False
+    if waits:
+        log.warning("brokers with messages to be read are away; waiting for brokerTimeout")
+    for name, had in source.absent_brokers(topics, required, waits=waits).items():
+        lost = f"and with it its queues of {', '.join(had)}" if had else "and requiredBrokers names it"
+        _lose(options, f"broker {name} is away, {lost}")
+    return True
+
+
+def _lose(options: SourceOptions, lost: str) -> None:
+    if options.fail_on_data_loss:
+        raise QueuesGone(f"{lost}; failOnDataLoss=false continues without")
+    log.warning("%s; continuing without", lost)
+
+
 class Planner:
-    """The planner of one query."""
+    """The planner of a streaming query."""
 
     def __init__(
-        self, options: SourceOptions, queues: Queues, monotonic_ms: Callable[[], MonotonicMs] | None = None
+        self,
+        options: SourceOptions,
+        queues: GrowingQueues,
+        monotonic_ms: Callable[[], MonotonicMs] | None = None,
     ) -> None:
         self._options = options
         self._source = queues
@@ -98,7 +153,9 @@ class Planner:
     def initial(self) -> Positions:
         """Return where a new query begins; the same at every call."""
         if self._initial is None:
-            self._initial = self._options.starting_stream.resolve(self._bounds(), self._source.offsets_at)
+            self._initial = self._options.starting_stream.resolve(
+                _bounds(self._source, self._current_queues({})), self._source.offsets_at
+            )
         return self._initial
 
     def is_initial(self, positions: Positions) -> bool:
@@ -159,43 +216,6 @@ class Planner:
         known = self._source.min_offsets(unknown) if unknown else {}
         return ranges_between(start, end, known=known)
 
-    def batch_ranges(self) -> list[Range]:
-        """Return the ranges that a batch query reads."""
-        options, bounds = self._options, self._bounds()
-        if self._await_brokers(sorted({queue.topic for queue in bounds})):
-            bounds = self._bounds()
-        if not bounds:
-            raise ConfigError(f"{options.subscription}: there is no such topic")
-        start = options.starting_batch.resolve(bounds, self._source.offsets_at)
-        end = options.ending.resolve(bounds, self._source.offsets_at)
-        for queue, bound in bounds.items():
-            if start[queue] < min(bound.minimum, end[queue]):
-                self._lost(MessagesLost(queue, start[queue], bound.minimum))
-                start[queue] = bound.minimum
-        return ranges_between(start, end)
-
-    def _await_brokers(self, topics: list[str]) -> bool:
-        """Wait for brokers that are away: a batch would end without their rows; return whether there are any.
-
-        A stream reads their queues once they are back.
-        """
-        required, waits = self._options.required_brokers, self._options.fail_on_data_loss
-        if not self._source.absent_brokers(topics, required):
-            return False
-        if waits:
-            log.warning("brokers with messages to be read are away; waiting for brokerTimeout")
-        for name, had in self._source.absent_brokers(topics, required, waits=waits).items():
-            lost = f"and with it its queues of {', '.join(had)}" if had else "and requiredBrokers names it"
-            self._lost(QueuesGone(f"broker {name} is away, {lost}"))
-        self._queues_requested_ms = None
-        return True
-
-    def _bounds(self) -> dict[MessageQueue, Bounds]:
-        queues = self._current_queues({})
-        maximums = self._source.max_offsets(queues)
-        minimums = self._source.min_offsets(queues)
-        return {queue: Bounds(minimum=minimums[queue], maximum=maximums[queue]) for queue in queues}
-
     def _refresh(self, start: Positions) -> None:
         requested_ms, now_ms = self._maximums_requested_ms, self._monotonic_ms()
         if requested_ms is not None and now_ms - requested_ms < ASK_EVERY_MS:
@@ -240,10 +260,9 @@ class Planner:
             self._maximums.pop(queue, None)
             if queue not in self._warned:
                 self._warned.add(queue)
-                self._lost(
-                    QueuesGone(
-                        f"queue {queue_key(queue)} is gone: its topic was deleted or has fewer queues now"
-                    )
+                _lose(
+                    self._options,
+                    f"queue {queue_key(queue)} is gone: its topic was deleted or has fewer queues now",
                 )
         return suspects
 
@@ -258,11 +277,10 @@ class Planner:
             if maximum < start.get(queue, 0) and not self._source.is_slave(queue.broker_name)
         }
         for queue, maximum in sorted(cut.items()):
-            self._lost(
-                QueuesGone(
-                    f"queue {queue_key(queue)} ends at {maximum} and was read up to {start[queue]}: its "
-                    "topic was made again, or its broker lost messages in a crash"
-                )
+            _lose(
+                self._options,
+                f"queue {queue_key(queue)} ends at {maximum} and was read up to {start[queue]}: its "
+                "topic was made again, or its broker lost messages in a crash",
             )
         return cut
 
@@ -277,17 +295,11 @@ class Planner:
         firsts = self._source.min_offsets(queues) if queues else {}
         again = {queue: first for queue, first in firsts.items() if start.get(queue, 0) > first}
         for topic, broker_name in sorted({(queue.topic, queue.broker_name) for queue in again}):
-            self._lost(
-                QueuesGone(
-                    f"topic {topic} was deleted and made again at broker {broker_name} since it was read"
-                )
+            _lose(
+                self._options,
+                f"topic {topic} was deleted and made again at broker {broker_name} since it was read",
             )
         return again
-
-    def _lost(self, error: LibraError) -> None:
-        if self._options.fail_on_data_loss:
-            raise QueuesGone(f"{error}; failOnDataLoss=false continues without") from error
-        log.warning("%s; continuing without", error)
 
     def _is_too_little(self, waiting: int, row_minimum: int | None) -> bool:
         """Decide as KafkaMicroBatchStream.delayBatch: the first batch of a run never waits."""

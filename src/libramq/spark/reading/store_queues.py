@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from libramq.client.queue_reader import OnLost, refuse_loss
 from libramq.columns.records import Records, arrow_schema
-from libramq.errors import LibraError, RouteNotFound, StoreCorrupt, StoreError
+from libramq.errors import RouteNotFound, StoreCorrupt, StoreError
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Range
 from libramq.spark.reading.source_options import SourceOptions
@@ -53,10 +53,6 @@ class StoreQueues:
             raise RouteNotFound(f"store {self._directory} has no topic {topic}; there are {there}")
         return found
 
-    def broker_names(self) -> set[str]:
-        """Return the broker name set by the user."""
-        return {self._broker_name}
-
     def patiently(self, look_up: Callable[[], T]) -> T:
         """Return what a look-up returns: a directory is there or not."""
         return look_up()
@@ -66,14 +62,6 @@ class StoreQueues:
     ) -> dict[str, list[str]]:
         """Return none: a store has all that it had."""
         return {}
-
-    def topics_since(self) -> dict[tuple[str, str], int]:
-        """Return nothing: only streams need it, which do not read directories."""
-        return {}
-
-    def is_slave(self, broker_name: str) -> bool:
-        """Return that the store is not behind: it has no master."""
-        return False
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return where each queue ends."""
@@ -90,16 +78,6 @@ class StoreQueues:
             queue: self._reader.offset_at(keys[queue], self._extents[keys[queue]], time_ms)
             for queue, time_ms in times_ms.items()
         }
-
-    def sizes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
-        """Return nothing: only streams need it, which do not read directories."""
-        return {}
-
-    def reachable_max_offsets(
-        self, queues: Iterable[MessageQueue]
-    ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
-        """Return the ends of all queues."""
-        return self.max_offsets(queues), []
 
     def spans(self, ranges: Sequence[Range]) -> tuple[Span, ...]:
         """Return the task's description of ranges to read."""
