@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from libramq.errors import BrokerError, ConfigError, LibraError
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.source_options import SourceOptions
-from libramq.spark.source import QueueRanges, QueuesStreamReader, RocketMQSource
+from libramq.spark.source import QueuesStreamReader, RocketMQSource, TaskInput
 
 from ..client.fake_broker import FakeBroker, serving
 from ..fakes import ManualClock
@@ -49,8 +49,8 @@ def read(
 ) -> list[tuple[int, int, int]]:
     ranges = []
     for partition in of.partitions(start, end):
-        assert isinstance(partition, QueueRanges)
-        ranges += [(part.queue.queue_id, part.start, part.end) for part in partition.ranges]
+        assert isinstance(partition, TaskInput)
+        ranges += [(part.queue.queue_id, part.start, part.end) for part in partition.parts]
     return sorted(ranges)
 
 

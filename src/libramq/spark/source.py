@@ -155,20 +155,12 @@ def freeze_loaded_modules() -> None:
     gc.freeze()
 
 
-class QueueRanges(InputPartition):
-    """The input of one task."""
+class TaskInput(InputPartition):
+    """The input of one task: ranges of queues, or spans of a store directory."""
 
-    def __init__(self, ranges: Sequence[Range]) -> None:
+    def __init__(self, parts: "Sequence[Range] | Sequence[Span]") -> None:
         super().__init__(None)
-        self.ranges = tuple(ranges)
-
-
-class StoreSpans(InputPartition):
-    """The input of one task from a store directory."""
-
-    def __init__(self, spans: "tuple[Span, ...]") -> None:
-        super().__init__(None)
-        self.spans = spans
+        self.parts: Any = tuple(parts)
 
 
 class QueuesReader(DataSourceReader):
@@ -191,12 +183,12 @@ class QueuesReader(DataSourceReader):
 
             with closing(StoreQueues(options.store, options.store_broker, options.store_commit_log)) as store:
                 groups = _groups(options, self._ranges(store))
-                return [StoreSpans(store.spans(group)) for group in groups] or [StoreSpans(())]
+                return [TaskInput(store.spans(group)) for group in groups] or [TaskInput(())]
         with closing(new_queue_reader(options.connection)) as queues:
             ranges = self._ranges(queues)
             if ranges and options.connection.sql is not None:
                 queues.probe(ranges[0].queue)  # Brokers that cannot filter refuse before a task starts.
-        return _partitions(options, ranges) or [QueueRanges(())]
+        return _partitions(options, ranges) or [TaskInput(())]
 
     def _ranges(self, source: "Queues") -> list[Range]:
         from libramq.spark.reading.planner import batch_ranges
@@ -205,13 +197,6 @@ class QueuesReader(DataSourceReader):
         return ranges if self._wanted is None else self._wanted.cut(ranges, source.offsets_at)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        if isinstance(partition, StoreSpans):
-            from libramq.spark.reading.store_queues import read_spans
-            from libramq.spark.reading.worker import log_to_spark
-
-            freeze_loaded_modules()
-            log_to_spark(self._options.subscription)
-            return read_spans(self._options, self._columns, partition.spans)
         return _read(self._options, self._columns, partition)
 
 
@@ -308,7 +293,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _partitions(options: SourceOptions, ranges: Sequence[Range]) -> list[InputPartition]:
-    return [QueueRanges(group) for group in _groups(options, ranges)]
+    return [TaskInput(group) for group in _groups(options, ranges)]
 
 
 def _groups(options: SourceOptions, ranges: Sequence[Range]) -> list[list[Range]]:
@@ -325,7 +310,11 @@ def _read(
 ) -> "Iterator[pa.RecordBatch]":
     from libramq.spark.reading.worker import log_to_spark, read_ranges
 
-    assert isinstance(partition, QueueRanges)
+    assert isinstance(partition, TaskInput)
     freeze_loaded_modules()
     log_to_spark(options.subscription)
-    return read_ranges(options, columns, partition.ranges)
+    if options.store is None:
+        return read_ranges(options, columns, partition.parts)
+    from libramq.spark.reading.store_queues import read_spans
+
+    return read_spans(options, columns, partition.parts)
