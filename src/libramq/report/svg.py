@@ -211,10 +211,15 @@ def _rows(
     return "".join(
         f'<line x1="{left}" x2="{end}" y1="{height * index + height / 2}" '
         f'y2="{height * index + height / 2}" class="grid"/>'
-        f'<text x="{left - 10}" y="{height * index + height / 2 + 4}" '
-        f'class="name{" failing" if name in failing else ""}">'
-        f"{'✗ ' if name in failing else ''}{escape(name)}</text>"
+        f"{_row_name(name, left, height * index + height / 2 + 4, failing)}"
         for index, name in enumerate(names)
+    )
+
+
+def _row_name(name: str, left: float, y: float, failing: Collection[str]) -> str:
+    return (
+        f'<text x="{left - 10}" y="{y}" class="name{" failing" if name in failing else ""}">'
+        f"{'✗ ' if name in failing else ''}{escape(name)}</text>"
     )
 
 
@@ -306,18 +311,16 @@ def scatter(points: Sequence[Point], *, x_label: str, y_label: str, label: str) 
         f'<text x="{WIDTH - RIGHT}" y="{SCATTER_HEIGHT - 4}" class="end">{escape(x_label)} →</text>',
         f'<text x="4" y="{y(y.high) - 3:.1f}">↑ {escape(y_label)}</text>',
     ]
-    for tick in _ticks(x.high):
-        at = x(log2(1 + tick))
-        parts.append(
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y(0):.1f}" y2="{y(y.high):.1f}" class="grid"/>'
-            f'<text x="{at:.1f}" y="{y(0) + 18:.1f}" class="tick">{tick}</text>'
-        )
-    for tick in _ticks(y.high):
-        at = y(log2(1 + tick))
-        parts.append(
-            f'<line x1="{x(0):.1f}" x2="{x(x.high):.1f}" y1="{at:.1f}" y2="{at:.1f}" class="grid"/>'
-            f'<text x="{x(0) - 8:.1f}" y="{at + 4:.1f}" class="end">{tick}</text>'
-        )
+    parts += [
+        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y(0):.1f}" y2="{y(y.high):.1f}" class="grid"/>'
+        f'<text x="{at:.1f}" y="{y(0) + 18:.1f}" class="tick">{tick}</text>'
+        for tick, at in _ticks(x)
+    ]
+    parts += [
+        f'<line x1="{x(0):.1f}" x2="{x(x.high):.1f}" y1="{at:.1f}" y2="{at:.1f}" class="grid"/>'
+        f'<text x="{x(0) - 8:.1f}" y="{at + 4:.1f}" class="end">{tick}</text>'
+        for tick, at in _ticks(y)
+    ]
     placed = [(x(log2(1 + point.x)), y(log2(1 + point.y)), point) for point in points]
     lots = _neighbours(placed)
     for lot in lots:
@@ -364,11 +367,7 @@ def matrix(
     ]
     for line, name in enumerate(names):
         y = 22 + ROW_HEIGHT * line
-        is_failing = name in failing
-        parts.append(
-            f'<text x="{left - 10}" y="{y + 16}" class="name{" failing" if is_failing else ""}">'
-            f"{'✗ ' if is_failing else ''}{escape(name)}</text>"
-        )
+        parts.append(_row_name(name, left, y + 16, failing))
         for place, column in enumerate(columns):
             value = values.get((name, column))
             if value is None:
@@ -397,11 +396,10 @@ def _class_of_name(is_failing: bool, ends: bool) -> str:
     return f' class="{" ".join(classes)}"' if classes else ""
 
 
-def _ticks(high: float) -> list[int]:
-    ticks = [0, 1, 2, 4]
-    while log2(1 + 2 * ticks[-1]) <= high:
-        ticks.append(2 * ticks[-1])
-    return [tick for tick in ticks if log2(1 + tick) <= high]
+def _ticks(scale: Scale) -> list[tuple[int, float]]:
+    """Return powers of two on a scale of log2(1 + value), and their places."""
+    ticks = (0, *(1 << power for power in range(ceil(scale.high) + 1)))
+    return [(tick, scale(log2(1 + tick))) for tick in ticks if log2(1 + tick) <= scale.high]
 
 
 def _top(values: Iterable[float]) -> float:
