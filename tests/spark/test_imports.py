@@ -18,6 +18,8 @@ def loaded_by(statement: str) -> set[str]:
         ("import libramq.spark", {"pyspark", "pyarrow", "numpy", "libramq.client", "structlog"}),
         # Asked for the schema: nothing that plans or reads.
         ("import pyspark_rocketmq", {"pyarrow", "numpy", "libramq.client", "structlog", "asyncio"}),
+        # A task of the laboratory: a cluster's workers may lack what pages are made of.
+        ("import libramq.lab.laboratory", {"jinja2", "markupsafe"}),
         # A task: no client but the queue reader.
         (
             "import libramq.spark.reading.worker",

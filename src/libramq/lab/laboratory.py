@@ -23,7 +23,6 @@ from libramq.lab.config import Experiment, SyntheticGroup
 from libramq.lab.cost import COSTS, Costs
 from libramq.lab.entrant import BASELINE, Entrant
 from libramq.lab.histories import History, synthetic
-from libramq.lab.page import lab_page
 from libramq.lab.recorded import Events, broker_events, costs_of, recorded_history
 from libramq.lab.replay import replay
 from libramq.lab.tables import STEPS, TABLES, lab_tables, step_row
@@ -34,15 +33,6 @@ from libramq.spark.schema import ddl
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabPlan:
-    """The plan of a run. recorded: a description of the recorded events."""
-
-    experiment: Experiment
-    recorded: str | None
-    files: Sequence[Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +51,19 @@ class Laboratory:
     def __init__(
         self, experiment: Experiment, *, access: Mapping[str, str] | None = None, clock: Clock | None = None
     ) -> None:
-        self._experiment = experiment
+        self.experiment = experiment
+        self.files = [experiment.output / "report.html", *map(self._file, TABLES)]
         self._clock = clock or SystemClock()
         self._events = Events(experiment.events, access or {}) if experiment.events is not None else None
 
-    def plan(self) -> LabPlan:
-        """Plan a run; raises ConfigError and name servers' errors."""
-        return LabPlan(
-            experiment=self._experiment,
-            recorded=self._events.check() if self._events is not None else None,
-            files=self._files(),
-        )
+    def plan(self) -> str | None:
+        """Describe the recorded events, if a run uses any; raises ConfigError and name servers' errors."""
+        return self._events.check() if self._events is not None else None
 
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> Result:
         """Run it; the tables and the page are replaced."""
+        from libramq.lab.page import lab_page  # Workers import this module, and may lack what pages need.
+
         self.plan()
         with failures_in_one_line("the laboratory", then="nothing was written"):
             tables, costs = self._run(spark, on_progress)
@@ -82,22 +71,22 @@ class Laboratory:
             raise ConfigError(
                 "the events show no group whose members joined or left; there is nothing to compare"
             )
-        self._experiment.output.mkdir(parents=True, exist_ok=True)
+        self.experiment.output.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             replace_table(self._file(name), table)
         rows = {name: table.to_pylist() for name, table in tables.items()}
-        page = self._experiment.output / "report.html"
+        page = self.experiment.output / "report.html"
         page.write_text(lab_page(rows, costs, self._clock.wall_ms()), encoding="utf-8")
         histories = {(row["kind"], row["group"]) for row in rows["histories"]}
         return Result(
             strategies=rows["strategies"],
             costs=costs,
             sentence=f"histories: {len(histories):,}, steps: {len(rows['steps']):,}",
-            files=self._files(),
+            files=self.files,
         )
 
     def _run(self, spark: "SparkSession", on_progress: OnProgress) -> tuple[dict[str, Any], Costs]:
-        experiment, costs, recorded = self._experiment, COSTS, None
+        experiment, costs, recorded = self.experiment, COSTS, None
         if self._events is not None:
             on_progress(Progress(done=0, total=None, text="events"))
             recorded = self._events.by_group(spark)
@@ -113,11 +102,8 @@ class Laboratory:
         tables = computed(few, lab_tables(few))
         return tables, costs
 
-    def _files(self) -> list[Path]:
-        return [self._experiment.output / "report.html", *map(self._file, TABLES)]
-
     def _file(self, name: str) -> Path:
-        return self._experiment.output / f"{name}.parquet"
+        return self.experiment.output / f"{name}.parquet"
 
 
 #: Ours: how often a progress display is updated.
@@ -143,7 +129,7 @@ class Bench:
 
     def synthetic(self, group: SyntheticGroup) -> Iterator[tuple[Any, ...]]:
         """Generate a group's history, and replay it."""
-        return self.rows(synthetic(group.kind, group.name, group.size, group.seed))
+        return self.rows(synthetic(*group))
 
     def recorded(self, row: tuple[str, Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         """Assemble a group's history from its events, and replay it; some events make none."""

@@ -9,7 +9,7 @@ import typer
 from libramq.cli import options
 
 if TYPE_CHECKING:
-    from libramq.lab.laboratory import Laboratory, LabPlan, Result
+    from libramq.lab.laboratory import Laboratory, Result
 
 app = typer.Typer(
     help="Compare the strategies that share queues out, by replaying how members come and go, on Spark.",
@@ -100,9 +100,9 @@ def run(
         seed=seed,
         output=output,
     )
-    plan = laboratory.plan()  # Report errors before a Java machine starts.
+    recorded = laboratory.plan()  # Report errors before a Java machine starts.
     if dry_run:
-        _show_plan(plan)
+        _show_plan(laboratory, recorded)
         return
     with (
         ProgressDisplay("lab") as on_progress,
@@ -130,10 +130,10 @@ def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _show_plan(plan: "LabPlan") -> None:
+def _show_plan(laboratory: "Laboratory", recorded: str | None) -> None:
     from libramq.cli import output
 
-    experiment = plan.experiment
+    experiment = laboratory.experiment
     if experiment.groups:
         members: Counter[str] = Counter()
         queues: Counter[str] = Counter()
@@ -145,11 +145,11 @@ def _show_plan(plan: "LabPlan") -> None:
             ("history", "groups", "members", "queues"),
             [(kind, count[kind], members[kind], queues[kind]) for kind in count],
         )
-    if plan.recorded is not None:
+    if recorded is not None:
         used = "recorded histories and costs" if experiment.with_recorded else "costs"
-        print(f"{used} from {plan.recorded}")
+        print(f"{used} from {recorded}")
     print(f"strategies: {', '.join(entrant.name for entrant in experiment.entrants)}")
-    for file in plan.files:
+    for file in laboratory.files:
         print(f"would be written: {file}")
     print("nothing was changed")
 
