@@ -43,10 +43,10 @@ def run(spark: "SparkSession", directory: Path, **given: Any) -> Result:
 
 def tables(directory: Path) -> dict[str, list[dict[str, Any]]]:
     found = {}
-    for name, columns in TABLES.items():
+    for name in TABLES:
         table = pq.read_table(directory / f"{name}.parquet")
-        assert table.column_names == list(columns)
-        found[name] = table.drop_columns(sorted(TIMES & {*columns})).to_pylist()
+        assert {"kind", "strategy", "allocator", "moved", "minimum"} < {*table.column_names}
+        found[name] = table.drop_columns(sorted(TIMES & {*table.column_names})).to_pylist()
     return found
 
 

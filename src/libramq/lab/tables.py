@@ -47,42 +47,7 @@ STEPS: Final[Columns] = MappingProxyType(
         "assignor_ms": "double",  # How long all shares took to compute; the one column no seed fixes.
     }
 )
-_SUMS: Final[Columns] = MappingProxyType(
-    {
-        "steps": "bigint",
-        "moved": "bigint",
-        "minimum": "bigint",
-        "fullest_mean": "double",  # The fullest member's load over that where loads are as even as can be.
-        "fullest_worst": "double",
-        "unowned_most": "int",
-        "doubled_most": "int",
-        "still_s": "double",
-        "still_s_a_queue": "double",  # In one history, of the mean queue.
-        "worst_pause_ms": "double",
-        "idle_s": "double",
-        "repeated": "double",
-        "assignor_p50_ms": "double",
-        "assignor_p95_ms": "double",
-        "assignor_max_ms": "double",
-    }
-)
-HISTORIES: Final[Columns] = MappingProxyType(
-    {
-        "kind": "string",
-        "group": "string",
-        "strategy": "string",
-        "allocator": "string",
-        "members_most": "int",
-        "queues": "int",
-        **_SUMS,
-    }
-)
-SUMMARY: Final[Columns] = MappingProxyType(
-    {"kind": "string", "strategy": "string", "allocator": "string", "histories": "bigint", **_SUMS}
-)
-TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
-    {"steps": STEPS, "histories": HISTORIES, "strategies": SUMMARY}
-)
+TABLES: Final = ("steps", "histories", "strategies")
 
 
 def step_row(
@@ -124,18 +89,17 @@ def lab_tables(steps: "DataFrame") -> "dict[str, DataFrame]":
     counted = f.count_distinct("kind", "group").alias("histories")
     by_kind = steps.groupBy("kind", "strategy", "allocator").agg(counted, *_sums())
     overall = steps.groupBy("strategy", "allocator").agg(counted, *_sums()).withColumn("kind", f.lit(ALL))
-    together = by_kind.unionByName(overall)
     return {
         "steps": steps.orderBy("kind", "group", "strategy", "step"),
-        "histories": histories.select(*HISTORIES).orderBy("kind", "group", "strategy"),
-        "strategies": together.select(*SUMMARY).orderBy("kind", "strategy"),
+        "histories": histories.orderBy("kind", "group", "strategy"),
+        "strategies": by_kind.unionByName(overall).orderBy("kind", "strategy"),
     }
 
 
 def _sums() -> list[Any]:
     from pyspark.sql import functions as f
 
-    # Without members there is no fullest one.
+    # The fullest member's load over that where loads are as even as can be; without members there is none.
     fullest = f.when(f.col("fair_most") > 0, f.col("most") / f.col("fair_most"))
     return [
         f.count("*").alias("steps"),
@@ -146,6 +110,7 @@ def _sums() -> list[Any]:
         f.max("unowned").alias("unowned_most"),
         f.max("doubled").alias("doubled_most"),
         (f.sum("still_ms") / 1000).alias("still_s"),
+        # In one history, of the mean queue.
         (f.sum(f.col("still_ms") / f.col("queues")) / 1000 / f.count_distinct("kind", "group")).alias(
             "still_s_a_queue"
         ),
