@@ -440,7 +440,7 @@ class PopFeature(Feature):
         self._topics, self._ordering = tables.topics, ordering
         tables.topics.observe(self._topic_changed)
         tables.users.observe(self.popping.end_held)
-        offsets.observe_resets(self.popping.reset)
+        offsets.on_reset = self.popping.reset
         offsets.observe_removal(ordering.group_removed)
         name, waits = config.broker_name, pop.journal.must_wait
         acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight, ordering)

@@ -57,8 +57,10 @@ class OffsetCommits:
         self._journals = journals
         self.pull_offsets = PullOffsets()
         self._observers: list[Callable[[str], None]] = []
-        self._return_observers: list[Callable[[tuple[str, str, int], int | None], None]] = []
-        self._reset_observers: list[Callable[[tuple[str, str, int]], None]] = []
+        #: Called with each group, topic and queue of a returned offset, and the offset before.
+        self.on_return: Callable[[tuple[str, str, int], int | None], None] = lambda *_: None
+        #: Called with each group, topic and queue whose offset is about to be reset.
+        self.on_reset: Callable[[tuple[str, str, int]], None] = lambda _: None
         #: By group, topic and queue of a pending reset: who was last answered with its offset.
         self._reset_readers: dict[tuple[str, str, int], int] = {}
         self._unwritten: list[OffsetRecord] = []
@@ -124,12 +126,7 @@ class OffsetCommits:
         if before is not None and before >= offset:
             return
         self.commit(group, topic, queue_id, offset)
-        for observe in self._return_observers:
-            observe((group, topic, queue_id), before)
-
-    def observe_returns(self, observe: Callable[[tuple[str, str, int], int | None], None]) -> None:
-        """Call a function with each group, topic and queue of a returned offset, and the offset before."""
-        self._return_observers.append(observe)
+        self.on_return((group, topic, queue_id), before)
 
     def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
         """Return where a group continues; None if it has committed nothing and may choose.
@@ -186,15 +183,10 @@ class OffsetCommits:
         Raises BrokerError, and sets nothing, if what was popped before cannot be forgotten.
         """
         queue = (group, topic, queue_id)
-        for observe in self._reset_observers:
-            observe(queue)
+        self.on_reset(queue)
         self._reset_readers.pop(queue, None)
         end = self._store.max_offset(topic, queue_id)
         self._add([self._ledger.offsets.reset(group, topic, queue_id, offset, end)])
-
-    def observe_resets(self, observe: Callable[[tuple[str, str, int]], None]) -> None:
-        """Call a function with each group, topic and queue whose offset is about to be reset."""
-        self._reset_observers.append(observe)
 
     def note_reset_sent(self, group: str, topic: str, queue_id: int, reader: int) -> None:
         """Note that a connection is answered with a queue's committed offset."""

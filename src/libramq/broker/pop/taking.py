@@ -141,7 +141,7 @@ class Taking:
         #: By group and topic: where the next pop begins, behind the last queue popped; else anywhere.
         self._turns: dict[tuple[str, str], int] = {}
         offsets.observe_removal(self._forget)
-        offsets.observe_returns(self._returned)
+        offsets.on_return = self._returned
 
     def take(self, wanted: PopSelection, only: tuple[str, int] | None = None, *, may_wait: bool) -> Taken:
         """Return the next messages, at most as many as wanted; only: of this queue."""

@@ -133,7 +133,7 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
                 yield transaction
         finally:
             try:
-                self._wait("transaction", self._client._transactions.end(transaction))
+                self._wait("transaction", self._client._end_transaction(transaction))
             except LocalProtocolError as error:  # Stopped within the block; its own error counts.
                 log_unknown_end(transaction, error)
 

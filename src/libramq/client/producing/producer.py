@@ -30,13 +30,20 @@ from libramq.client.producing.queue_selector import QueueSelector, check_queue
 from libramq.client.producing.requests import reply_topic
 from libramq.client.producing.send_pipeline import Callback
 from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
-from libramq.client.producing.send_result import SendResult
-from libramq.client.producing.transactions import Transaction, TransactionChecks, Transactions, deciding
+from libramq.client.producing.send_result import SendResult, SendStatus
+from libramq.client.producing.transactions import (
+    Transaction,
+    TransactionChecks,
+    TransactionState,
+    deciding,
+    log_unknown_end,
+)
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import look_up
 from libramq.client.statistics import ProducerStatistics
 from libramq.clock import MonotonicMs, SystemClock
-from libramq.errors import BufferFull, ConfigError, InvalidMessage, InvalidState
+from libramq.codes import ResponseCode
+from libramq.errors import BufferFull, ConfigError, InvalidMessage, InvalidState, LibraError, broker_error
 from libramq.message.ids import UniqueIdGenerator, decode_recall_handle
 from libramq.message.message import Message, MessageExt
 from libramq.message.names import validate_group
@@ -96,7 +103,6 @@ class Producer(AsyncClient):
 
     _network: ProducerNetwork
     _message_ids: UniqueIdGenerator
-    _transactions: Transactions
 
     def __init__(self, **options: Unpack[ProducerOptions]) -> None:
         check_names(options, ProducerOptions.__annotations__, "Producer")
@@ -146,11 +152,6 @@ class Producer(AsyncClient):
             ids=self._message_ids,
             access=self._access,
             check=self._checks.ask if self._checks is not None else None,
-        )
-        self._transactions = Transactions(
-            self._network.half_messages,
-            can_be_checked=self._checks is not None,
-            timeout_ms=self._settings.send_timeout_ms,
         )
         self._network.start()
         self._is_running = self._was_started = True
@@ -327,7 +328,7 @@ class Producer(AsyncClient):
             with deciding(transaction):
                 yield transaction
         finally:
-            await self._transactions.end(transaction)
+            await self._end_transaction(transaction)
 
     async def _begin_transaction(
         self,
@@ -338,8 +339,32 @@ class Producer(AsyncClient):
     ) -> Transaction:
         self._require_running()
         message = self.serialized(message)
-        send = partial(self._send, message, queue, selector, timeout_ms, is_half=True)
-        return await self._transactions.begin(message, send)
+        if self._checks is None:
+            raise InvalidState(
+                "a producer with transactions needs Producer(check_transaction=…): brokers ask it how a "
+                "transaction ended whose producer died"
+            )
+        result = await self._send(message, queue, selector, timeout_ms, is_half=True)
+        transaction = Transaction(message, result)
+        if result.status is not SendStatus.SEND_OK:
+            transaction.rollback()
+            await self._end_transaction(transaction)
+            raise broker_error(
+                ResponseCode[result.status.name],
+                "the message was stored less safely than the broker promises, and is rolled back",
+            )
+        return transaction
+
+    async def _end_transaction(self, transaction: Transaction) -> None:
+        """Commit or roll back; where that fails, the broker will ask."""
+        state, timeout_ms = transaction.state, self._settings.send_timeout_ms
+        if state is TransactionState.UNKNOWN:
+            return
+        end = partial(self._network.end_transaction, transaction.result, state, timeout_ms=timeout_ms)
+        try:
+            await answer_of(end)
+        except LibraError as error:
+            log_unknown_end(transaction, error)
 
     async def recall(self, handle: str, *, timeout_ms: int | None = None) -> None:
         """Take back a message that waits for its time (`delay_ms`, `deliver_at`), by `recall_handle`.
@@ -359,7 +384,7 @@ class Producer(AsyncClient):
         header = RecallMessageHeader(
             topic=recalled.topic, recall_handle=handle, producer_group=self._settings.group
         )
-        ask = self._network.requests.ask
+        ask = self._network.sender.ask
         left_ms = self._left_ms(timeout_ms, self._clock.monotonic_ms())
         await answer_of(partial(ask, recalled.broker_name, recall_message(header), timeout_ms=left_ms))
 

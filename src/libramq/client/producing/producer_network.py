@@ -1,4 +1,5 @@
-"""The network side of a producer: its routes, heartbeats and sends; sends of one turn that travel together.
+"""The network side of a producer: its routes, heartbeats and sends; sends of one turn that travel together;
+brokers' checks of transactions, and their ends.
 
 It uses neither sockets nor loops itself: `Producer` runs it on the user's loop, the simulator in virtual
 time.
@@ -25,23 +26,25 @@ from libramq.client.producing.send_request import (
     travels_alone,
 )
 from libramq.client.producing.send_result import SendResult
-from libramq.client.producing.sender import BatchSender, MasterRequests, Outcomes, Sender, Sent
-from libramq.client.producing.transactions import Check, HalfMessages
+from libramq.client.producing.sender import Outcomes, Sender, Sent
+from libramq.client.producing.transactions import STATE_FLAGS, Check, TransactionState
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes
-from libramq.codes import RequestCode
-from libramq.errors import ConnectionLost, InvalidMessage, LibraError, RemoteError
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import ConnectionLost, InvalidMessage, LibraError, RemoteError, RemoteProtocolError
 from libramq.formats.route import MASTER_ID
 from libramq.logs import get_logger
-from libramq.message.ids import MessageIds
+from libramq.message.ids import MessageIds, decode_offset_id
 from libramq.message.message import Message, MessageExt
 from libramq.message.properties import CORRELATION_ID
 from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records
 from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
-from libramq.remoting.command import Command
-from libramq.rpc.broker_calls import heartbeat, unregister_client
+from libramq.remoting.command import Command, reply_to
+from libramq.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader, decode_header
+from libramq.rpc.broker_calls import end_transaction, heartbeat, unregister_client
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.runtime.seams import Timer, Timers
 from libramq.transport.access import OPEN, REQUEST_TIMEOUT_MS
@@ -84,14 +87,12 @@ class GatheredSends:
     def __init__(
         self,
         sender: Sender,
-        batches: BatchSender,
         timers: Timers,
         next_id: Callable[[], str],
         *,
         compress_over_bytes: int,
     ) -> None:
         self._sender = sender
-        self._batches = batches
         self._timers = timers
         self._next_id = next_id
         self._compress_over_bytes = compress_over_bytes
@@ -132,7 +133,7 @@ class GatheredSends:
                     senders.append(sent)
             for run in split(contents):
                 report = partial(_report_outcomes, senders[run])
-                self._batches.send(topic, info, None, contents[run], report, timeout_ms=timeout_ms)
+                self._sender.send_batch(topic, info, None, contents[run], report, timeout_ms=timeout_ms)
 
     def _encoded(
         self, encode: Callable[[Message, Callable[[], str]], T], message: Message, sent: Sent
@@ -194,26 +195,21 @@ class ProducerNetwork:
             FaultStrategy(randomness, enabled=settings.latency_fault, table=settings.back_off_table),
             settings,
             clock,
-            retries=settings.retries,
-            retry_when_not_safe=settings.retry_when_not_safe,
+            ids,
             ask_version=self._ask_version,
         )
-        batches = BatchSender(self.sender, clock, ids)
         self.gathered = GatheredSends(
-            self.sender, batches, timers, ids, compress_over_bytes=settings.compress_over_bytes
+            self.sender, timers, ids, compress_over_bytes=settings.compress_over_bytes
         )
         self.pipeline = SendPipeline(
             self.sender,
-            batches,
             self.routes,
             timers,
             ids,
             settings,
         )
-        self.requests = MasterRequests(self._remotes, self.routes.table)
-        self.half_messages = HalfMessages(self._remotes, self.requests, settings.group, check)
         self.waiting_requests = Requests(timers, settings.client_id)
-        self._answers_checks = check is not None
+        self._check = check
         self._refreshing: Timer | None = None
         self._heartbeat_timer: Timer | None = None
         self._is_stopped = False
@@ -362,8 +358,62 @@ class ProducerNetwork:
             return
         if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             answer(self.waiting_requests.reply_received(request))
+        elif request.code != RequestCode.CHECK_TRANSACTION_STATE or self._check is None:
+            remark = f"this producer does not serve request {request.code}"
+            answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
         else:
-            self.half_messages.request_received(address, request, answer)
+            self._check_transaction(self._check, address, request)
+
+    def _check_transaction(self, check: Check, address: str, request: Command) -> None:
+        """Find out what became of a transaction; a broker's question gets no answer but a request of ours."""
+        try:
+            header = decode_header(request, CheckTransactionStateHeader)
+            (message,) = decode_records(request.body)
+        except (LibraError, ValueError) as error:  # ValueError: not exactly one message.
+            log.warning("a broker's check of a transaction cannot be read", broker=address, reason=str(error))
+            return
+
+        def found(state: TransactionState) -> None:
+            if state is TransactionState.UNKNOWN:  # The broker asks again by itself.
+                return
+            answer = EndTransactionHeader(
+                producer_group=self._settings.group,
+                tran_state_table_offset=header.tran_state_table_offset,
+                commit_log_offset=header.commit_log_offset,
+                commit_or_rollback=STATE_FLAGS[state],
+                topic=message.topic,
+                from_transaction_check=True,
+                msg_id=header.msg_id,
+                transaction_id=header.transaction_id,
+            )
+            self._remotes.send(address, end_transaction(answer, oneway=True).command(), None)
+
+        check(message, found)
+
+    def end_transaction(
+        self,
+        result: SendResult,
+        state: TransactionState,
+        ended: Callable[[LibraError | None], None],
+        *,
+        timeout_ms: int,
+    ) -> None:
+        """Commit or roll back; `ended` is called once. After an error it is not known whether it was."""
+        try:
+            physical_offset = decode_offset_id(result.offset_message_id).physical_offset
+        except RemoteProtocolError as error:
+            ended(error)
+            return
+        header = EndTransactionHeader(
+            producer_group=self._settings.group,
+            tran_state_table_offset=result.queue_offset,
+            commit_log_offset=physical_offset,
+            commit_or_rollback=STATE_FLAGS[state],
+            topic=result.queue.topic,
+            msg_id=result.message_id,
+            transaction_id=result.transaction_id or result.message_id,
+        )
+        self.sender.ask(result.queue.broker_name, end_transaction(header), ended, timeout_ms=timeout_ms)
 
     def _refresh_later(self) -> None:
         if not self._is_stopped:
@@ -375,7 +425,7 @@ class ProducerNetwork:
     def _send_heartbeats(self) -> None:
         """Send a heartbeat to the masters of our topics; it also keeps the connections open."""
         self._heartbeat_timer = self._timers.after(self._settings.heartbeat_ms, self._send_heartbeats)
-        if self._answers_checks:
+        if self._check is not None:
             self._name_servers.ask(cluster_info(), self._found_brokers)
         else:
             self._contact(self.routes.table.masters())

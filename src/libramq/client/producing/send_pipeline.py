@@ -30,7 +30,7 @@ from libramq.client.producing.producer_settings import ProducerSettings
 from libramq.client.producing.queue_selector import QueueSelector, selected
 from libramq.client.producing.send_request import content_of, prepare_one, travels_alone
 from libramq.client.producing.send_result import SendResult
-from libramq.client.producing.sender import BatchSender, Outcomes, Sender, Sent
+from libramq.client.producing.sender import Outcomes, Sender, Sent
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes, not_writable
 from libramq.errors import ConnectFailed, LibraError, RequestTimeout
@@ -68,14 +68,12 @@ class SendPipeline:
     def __init__(
         self,
         sender: Sender,
-        batches: BatchSender,
         routes: Routes,
         timers: Timers,
         ids: MessageIds,
         settings: ProducerSettings,
     ) -> None:
         self._sender = sender
-        self._batches = batches
         self._routes = routes
         self._timers = timers
         self._ids = ids
@@ -378,7 +376,7 @@ class SendPipeline:
         elif batch.send is not None:
             batch.send(sent)
         else:
-            self._batches.send(topic, info, batch.queue, batch.contents, sent, timeout_ms=timeout_ms)
+            self._sender.send_batch(topic, info, batch.queue, batch.contents, sent, timeout_ms=timeout_ms)
 
     def _batch_sent(
         self,

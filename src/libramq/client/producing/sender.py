@@ -10,11 +10,12 @@ from typing import TypeVar
 
 from libramq.client.producing.accumulator import Content, unique_ids
 from libramq.client.producing.fault_strategy import FaultStrategy
+from libramq.client.producing.producer_settings import ProducerSettings
 from libramq.client.producing.send_attempts import Attempt, Fail, SendAttempts
-from libramq.client.producing.send_request import Prepared, SendSettings, prepare_batch, send_call
+from libramq.client.producing.send_request import Prepared, prepare_batch, send_call
 from libramq.client.producing.send_result import SendResult, send_results
 from libramq.client.routing.publish_info import TopicPublishInfo
-from libramq.client.routing.routes import Routes, RouteTable
+from libramq.client.routing.routes import Routes
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConnectFailed, FeatureNotSupported, LibraError, RemoteError
@@ -27,32 +28,12 @@ from libramq.transport.remotes import Remotes
 T = TypeVar("T")
 
 
-class MasterRequests:
-    """Makes requests of a producer to brokers by name, one attempt each."""
-
-    def __init__(self, remotes: Remotes, table: RouteTable) -> None:
-        self._remotes = remotes
-        self._table = table
-
-    def ask(
-        self, broker_name: str, call: Call[T], answered: Callable[[T | LibraError], None], *, timeout_ms: int
-    ) -> None:
-        """Make a request; `answered` is called once."""
-        address = self._table.master(broker_name)
-        if address is None:
-            answered(ConnectFailed(f"broker {broker_name} is not known, or has no master now"))
-            return
-
-        def done(reply: Command | LibraError) -> None:
-            answered(call.outcome(reply, where=f"broker {broker_name} at {address}"))
-
-        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
-
-
 #: Asks the broker at an address for its version, and calls back with its number, within milliseconds.
 AskVersion = Callable[[str, Callable[[int | LibraError], None], int], None]
 #: Called with one result per message, or the error.
 Sent = Callable[[Sequence[SendResult] | LibraError], None]
+#: What became of each message, in the order of the batch.
+Outcomes = Sequence[SendResult | LibraError]
 
 
 class SendCounts:
@@ -63,18 +44,17 @@ class SendCounts:
 
 
 class Sender:
-    """Sends prepared requests."""
+    """Sends prepared requests, and batches. ids: of their messages."""
 
     def __init__(
         self,
         remotes: Remotes,
         routes: Routes,
         strategy: FaultStrategy,
-        settings: SendSettings,
+        settings: ProducerSettings,
         clock: Clock,
+        ids: MessageIds,
         *,
-        retries: int,
-        retry_when_not_safe: bool,
         ask_version: AskVersion,
     ) -> None:
         self._remotes = remotes
@@ -83,8 +63,7 @@ class Sender:
         self._strategy = strategy
         self._settings = settings
         self._clock = clock
-        self._retries = retries
-        self._retry_when_not_safe = retry_when_not_safe
+        self._ids = ids
         self._ask_version = ask_version
         self._have_timers: set[str] = set()  # Addresses of brokers.
         self.counts = SendCounts()
@@ -104,10 +83,10 @@ class Sender:
             self._strategy,
             info,
             chosen_queue,
-            1 + self._retries,
+            1 + self._settings.retries,
             now_ms,
             now_ms + timeout_ms,
-            self._retry_when_not_safe,
+            self._settings.retry_when_not_safe,
         )
         first = attempts.next(now_ms)
         assert first is not None, "a send starts before its time is up"
@@ -221,26 +200,23 @@ class Sender:
             "let the producer choose another queue"
         )
 
+    def ask(
+        self, broker_name: str, call: Call[T], answered: Callable[[T | LibraError], None], *, timeout_ms: int
+    ) -> None:
+        """Make another request than a send to a broker's master, one attempt; `answered` is called once."""
+        address = self._table.master(broker_name)
+        if address is None:
+            answered(ConnectFailed(f"broker {broker_name} is not known, or has no master now"))
+            return
 
-#: What became of each message, in the order of the batch.
-Outcomes = Sequence[SendResult | LibraError]
+        def done(reply: Command | LibraError) -> None:
+            answered(call.outcome(reply, where=f"broker {broker_name} at {address}"))
 
+        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
 
-class BatchSender:
-    """Sends messages of a topic in one request, and finds those that the broker refuses.
+    # Batches.
 
-        refused as illegal ─► first half ─► second half      until the illegal message is alone
-
-    A broker stores a batch as a whole or not at all, so one message that it does not accept, or a batch over
-    its maxMessageSize, would fail its neighbours, which strangers may have sent. Halves keep their order.
-    """
-
-    def __init__(self, sender: Sender, clock: Clock, ids: MessageIds) -> None:
-        self._sender = sender
-        self._clock = clock
-        self._ids = ids
-
-    def send(
+    def send_batch(
         self,
         topic: str,
         info: TopicPublishInfo,
@@ -250,11 +226,18 @@ class BatchSender:
         *,
         timeout_ms: int,
     ) -> None:
-        """Send to a queue of the topic, or to the given one; `sent` is called once, with all outcomes."""
-        deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        self._send(topic, info, queue, contents, unique_ids(contents, self._ids), sent, deadline_ms)
+        """Send messages of a topic in one request, and find those that the broker refuses.
 
-    def _send(
+            refused as illegal ─► first half ─► second half      until the illegal message is alone
+
+        A broker stores a batch as a whole or not at all, so one message that it does not accept, or a batch
+        over its maxMessageSize, would fail its neighbours, which strangers may have sent. Halves keep their
+        order. `sent` is called once, with all outcomes.
+        """
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        self._send_part(topic, info, queue, contents, unique_ids(contents, self._ids), sent, deadline_ms)
+
+    def _send_part(
         self,
         topic: str,
         info: TopicPublishInfo,
@@ -268,22 +251,22 @@ class BatchSender:
             if not isinstance(outcome, LibraError):
                 sent(outcome)
             elif len(contents) > 1 and _is_refusal(outcome) and self._clock.monotonic_ms() < deadline_ms:
-                self._sender.counts.failed -= len(contents)  # Their halves count.
+                self.counts.failed -= len(contents)  # Their halves count.
                 half = len(contents) // 2
 
                 def first_sent(first: Outcomes) -> None:
-                    self._send(
+                    self._send_part(
                         topic, info, queue, contents[half:], ids[half:],
                         lambda second: sent([*first, *second]), deadline_ms,
                     )  # fmt: skip
 
-                self._send(topic, info, queue, contents[:half], ids[:half], first_sent, deadline_ms)
+                self._send_part(topic, info, queue, contents[:half], ids[:half], first_sent, deadline_ms)
             else:
                 sent([outcome] * len(contents))
 
         prepared = prepare_batch(topic, contents, ids)
         left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
-        self._sender.send(prepared, info, queue, answered, timeout_ms=left_ms)
+        self.send(prepared, info, queue, answered, timeout_ms=left_ms)
 
 
 def _is_refusal(error: LibraError) -> bool:

@@ -22,21 +22,13 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from libramq.client.awaiting import answer_of, awaited, is_from_outside
+from libramq.client.awaiting import awaited, is_from_outside
 from libramq.client.network_thread import CANCEL_SECONDS, run_on_thread
-from libramq.client.producing.send_result import SendResult, SendStatus
-from libramq.client.producing.sender import MasterRequests
-from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import InvalidState, LibraError, RemoteProtocolError, broker_error
+from libramq.client.producing.send_result import SendResult
+from libramq.errors import LibraError
 from libramq.logs import get_logger
-from libramq.message.ids import decode_offset_id
 from libramq.message.message import Message, MessageExt
-from libramq.message.record import decode_records
 from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from libramq.remoting.command import Command, reply_to
-from libramq.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader, decode_header
-from libramq.rpc.broker_calls import end_transaction
-from libramq.transport.remotes import Remotes
 
 log = get_logger(__name__)
 
@@ -95,118 +87,11 @@ Done = Callable[[TransactionState], None]
 #: Finds out what became of a message's transaction, and calls back with it.
 Check = Callable[[MessageExt, Done], None]
 
-_FLAGS: Final = {
+#: How a broker is told.
+STATE_FLAGS: Final = {
     TransactionState.COMMIT: TRANSACTION_COMMIT,
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
 }
-
-
-class HalfMessages:
-    """Ends transactions of a producer group, also when a broker asks. check: None refuses its questions."""
-
-    def __init__(self, remotes: Remotes, requests: MasterRequests, group: str, check: Check | None) -> None:
-        self._remotes = remotes
-        self._requests = requests
-        self._group = group
-        self._check = check
-
-    def end(
-        self,
-        result: SendResult,
-        state: TransactionState,
-        ended: Callable[[LibraError | None], None],
-        *,
-        timeout_ms: int,
-    ) -> None:
-        """Commit or roll back; `ended` is called once. After an error it is not known whether it was."""
-        try:
-            physical_offset = decode_offset_id(result.offset_message_id).physical_offset
-        except RemoteProtocolError as error:
-            ended(error)
-            return
-        header = EndTransactionHeader(
-            producer_group=self._group,
-            tran_state_table_offset=result.queue_offset,
-            commit_log_offset=physical_offset,
-            commit_or_rollback=_FLAGS[state],
-            topic=result.queue.topic,
-            msg_id=result.message_id,
-            transaction_id=result.transaction_id or result.message_id,
-        )
-        broker_name = result.queue.broker_name
-        self._requests.ask(broker_name, end_transaction(header), ended, timeout_ms=timeout_ms)
-
-    def request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
-        """Handle a broker's request: CHECK_TRANSACTION_STATE, which gets no answer but a request of ours."""
-        if request.code != RequestCode.CHECK_TRANSACTION_STATE or self._check is None:
-            remark = f"this producer does not serve request {request.code}"
-            answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
-            return
-        try:
-            header = decode_header(request, CheckTransactionStateHeader)
-            (message,) = decode_records(request.body)
-        except (LibraError, ValueError) as error:  # ValueError: not exactly one message.
-            log.warning("a broker's check of a transaction cannot be read", broker=address, reason=str(error))
-            return
-        self._check(message, lambda state: self._answer(address, header, message, state))
-
-    def _answer(
-        self,
-        address: str,
-        header: CheckTransactionStateHeader,
-        message: MessageExt,
-        state: TransactionState,
-    ) -> None:
-        if state is TransactionState.UNKNOWN:  # The broker asks again by itself.
-            return
-        answer = EndTransactionHeader(
-            producer_group=self._group,
-            tran_state_table_offset=header.tran_state_table_offset,
-            commit_log_offset=header.commit_log_offset,
-            commit_or_rollback=_FLAGS[state],
-            topic=message.topic,
-            from_transaction_check=True,
-            msg_id=header.msg_id,
-            transaction_id=header.transaction_id,
-        )
-        self._remotes.send(address, end_transaction(answer, oneway=True).command(), None)
-
-
-class Transactions:
-    """Begins and ends transactions. can_be_checked: the producer can answer the brokers' checks."""
-
-    def __init__(self, half_messages: HalfMessages, *, can_be_checked: bool, timeout_ms: int) -> None:
-        self._half_messages = half_messages
-        self._can_be_checked = can_be_checked
-        self._timeout_ms = timeout_ms
-
-    async def begin(self, message: Message, send: Callable[[], Awaitable[SendResult]]) -> Transaction:
-        """Store a half message by `send`; see `Producer.transaction`."""
-        if not self._can_be_checked:
-            raise InvalidState(
-                "a producer with transactions needs Producer(check_transaction=…): brokers ask it how a "
-                "transaction ended whose producer died"
-            )
-        transaction = Transaction(message, await send())
-        status = transaction.result.status
-        if status is not SendStatus.SEND_OK:
-            transaction.rollback()
-            await self.end(transaction)
-            raise broker_error(
-                ResponseCode[status.name],
-                "the message was stored less safely than the broker promises, and is rolled back",
-            )
-        return transaction
-
-    async def end(self, transaction: Transaction) -> None:
-        """Commit or roll back; where that fails, the broker will ask."""
-        state, result = transaction.state, transaction.result
-        if state is TransactionState.UNKNOWN:
-            return
-        try:
-            await answer_of(partial(self._half_messages.end, result, state, timeout_ms=self._timeout_ms))
-        except LibraError as error:
-            log_unknown_end(transaction, error)
 
 
 def log_unknown_end(transaction: Transaction, error: LibraError) -> None:

@@ -257,7 +257,7 @@ class SimulatedTransactions(_Program):
                 )
                 self.process.after(0, deferred)
             if not is_left_open:
-                end = self._network.half_messages.end
+                end = self._network.end_transaction
                 end(outcome[0], state, lambda _: None, timeout_ms=SEND_TIMEOUT_MS)
 
         self._network.routes.publish_info(self._topic, found)
