@@ -277,7 +277,7 @@ async def test_a_reader_knows_the_topics_that_were_made_again(cluster):
         assert reader.topics_since() == {(TOPIC, A): 0, (TOPIC, B): 0, (TOPIC, C): 0}
         await cluster.new_producer()
         await cluster.send(1)
-        cluster.servers[A].broker.members.removal.remove(TOPIC, SystemClock().wall_ms())
+        cluster.servers[A].broker.members.removal.remove_topic(TOPIC, SystemClock().wall_ms())
         await asyncio.to_thread(
             reader.reachable_max_offsets, [queue for queue in queues if queue.broker_name == A]
         )

@@ -174,7 +174,7 @@ def test_pulls_of_a_deleted_topic_end_in_slices(talk, monkeypatch):
     talk.broker.kernel.workload.begin_turn = turns_of(4)
     talk.create_topic("T", queues=1)
     pulls = held_pulls(talk, 5, 2)
-    talk.broker.members.removal.remove("T", talk.clock.wall_ms())
+    talk.broker.members.removal.remove_topic("T", talk.clock.wall_ms())
     talk.performer.follow()
     counts = [sum(len(peer.replies) for peer, _ in pulls[::2])]
     while counts[-1] < 10 and len(counts) < 9:

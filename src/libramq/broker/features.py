@@ -43,7 +43,7 @@ from libramq.broker.groups.heartbeats import Heartbeats
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.opening import QueueOpening
 from libramq.broker.groups.pull import Pull, PullFilters
-from libramq.broker.groups.removal import GroupRemoval, TopicRemoval
+from libramq.broker.groups.removal import Removal
 from libramq.broker.machine import Machine
 from libramq.broker.messages.arrivals import Listener, TopicListener
 from libramq.broker.messages.delivery import LevelDelivery, TimerDelivery
@@ -76,7 +76,7 @@ from libramq.broker.processor.cluster.slave_requests import (
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.groups.group_admin import GroupAdministration
-from libramq.broker.processor.groups.group_membership import GroupBegin, GroupRequests, OpenQueue
+from libramq.broker.processor.groups.group_membership import GroupBegin, GroupRequests
 from libramq.broker.processor.groups.offset_admin import ForeignMembers, OffsetAdministration
 from libramq.broker.processor.groups.query_assignment import QueryAssignment
 from libramq.broker.processor.groups.queue_lock import QueueLockRequests
@@ -256,7 +256,7 @@ class GroupFeature(Feature):
             is_slave=base.config.is_slave,
         )
         self.opening = QueueOpening(base.files, offsets, base.held, consumers.rebalances)
-        self.removal = TopicRemoval(base.files, offsets, self.coordination, base.held, base.kernel)
+        self.removal = Removal(base.files, offsets, self.coordination, base.held, base.kernel)
 
     def _build_services(self, base: Base) -> None:
         tables, consumers, coordination = base.tables, self.consumers, self.coordination
@@ -279,7 +279,6 @@ class GroupFeature(Feature):
             QueueLockRequests(self.locks, consumers, tables),
             GroupRequests(coordination, self.opening, tables, answer=answer),
             GroupBegin(base.files, self.committing, consumers),
-            OpenQueue(self.opening, answer=answer),
             offsets,
             QueryAssignment(
                 tables=tables,
@@ -504,13 +503,10 @@ class ClusterFeature(Feature):
             )
         self.nodes = Nodes(topics, peers, kernel, base.files.filesystem, config.store_path)
         self.topics = ClusterTopics(self.nodes, topics, groups.removal, peers, kernel.clock)
-        self.group_removal = GroupRemoval(
-            tables, base.offsets, groups.coordination, groups.removal, kernel.clock
-        )
         self.offsets = GroupOffsets(
             tables,
             groups.committing,
-            self.group_removal,
+            groups.removal,
             groups.coordination,
             kernel.clock,
             OffsetExchanges(peers),

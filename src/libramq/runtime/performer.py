@@ -584,18 +584,16 @@ class Performer:
             self._failed("a request could not be sent", error)
 
     def _run(self, effect: Run) -> None:
-        if effect.is_brief and self._run_brief(effect):
-            self._is_unsettled = True
-            return
+        if effect.is_brief:  # It is run at once if it is no burden.
+            try:
+                was_run = self._threads.run_brief(effect.work, effect.done)
+            except Exception as error:
+                self._failed(_RESULT_FAILED, error)
+                was_run = True
+            if was_run:
+                self._is_unsettled = True
+                return
         self._threads.run(effect.thread, effect.work, self._event(effect.done))
-
-    def _run_brief(self, effect: Run) -> bool:
-        """Run work at once if it is no burden; return whether it was, even if its result has failed."""
-        try:
-            return self._threads.run_brief(effect.work, effect.done)
-        except Exception as error:
-            self._failed(_RESULT_FAILED, error)
-            return True
 
     def _begin_deferred(self, deferred: Callable[[], None]) -> None:
         if not self._is_stopped:

@@ -108,13 +108,13 @@ class _Remote:
         """Close the connection after all written data has left."""
         if self._link is not None:
             self._uncork()
-            self._remotes.end(self)
+            self._remotes.forget(self, is_ending=True)
             self._link.close()
 
     def abort(self) -> None:
         """Close the connection now."""
         if self._link is not None:
-            self._remotes.end(self)
+            self._remotes.forget(self, is_ending=True)
             self._link.abort()
 
     # Events of the connection.
@@ -153,10 +153,10 @@ class _Remote:
 
     def ended(self, reason: str) -> None:
         was_wanted = self._remotes.keeps(self)
-        self._remotes.ended(self)
+        self._remotes.forget(self)
         self._link = None
         # One that has answered before needs no TLS: it was killed.
-        is_silent = self._is_silent and not self._remotes.has_answered(self.address)
+        is_silent = self._is_silent and self.address not in self._remotes.have_answered
         lost = self._remotes.why_closed or self._remotes.access.lost(
             self.address, is_silent=is_silent, reason=reason
         )
@@ -212,7 +212,8 @@ class Remotes:
         self._lost = lost
         self.outages = outages
         self._remotes: dict[str, _Remote] = {}
-        self._answered: set[str] = set()
+        #: Addresses from which anything was ever received.
+        self.have_answered: set[str] = set()
         #: Connections without further requests, until they have ended.
         self._ending: dict[_Remote, None] = {}
         self._expiry: Timer | None = None
@@ -272,14 +273,10 @@ class Remotes:
 
     def answered(self, remote: _Remote) -> None:
         """Note that a connection has received its first bytes."""
-        if len(self._answered) < ADDRESSES_MAX:
-            self._answered.add(remote.address)
+        if len(self.have_answered) < ADDRESSES_MAX:
+            self.have_answered.add(remote.address)
         if self.outages is not None:
             self.outages.answered(remote.address)
-
-    def has_answered(self, address: str) -> bool:
-        """Return whether anything was ever received from an address."""
-        return address in self._answered
 
     def unanswered(self, remote: _Remote, reason: str) -> None:
         """Note that an address was not reached, or its connection ended without a byte."""
@@ -290,22 +287,16 @@ class Remotes:
         """Return whether a connection that was dialed is still wanted."""
         return self._remotes.get(remote.address) is remote
 
-    def forget(self, remote: _Remote) -> None:
-        """Make the next request connect again."""
+    def forget(self, remote: _Remote, *, is_ending: bool = False) -> None:
+        """Make the next request connect again. is_ending: the connection is closed, and has yet to end."""
+        if is_ending:
+            self._ending[remote] = None
+        else:
+            self._ending.pop(remote, None)
         if self.keeps(remote):
             del self._remotes[remote.address]
             if remote.is_open and self._lost is not None and not self.why_closed:
                 self._lost(remote.address)
-
-    def end(self, remote: _Remote) -> None:
-        """Stop using a connection that is being closed."""
-        self._ending[remote] = None
-        self.forget(remote)
-
-    def ended(self, remote: _Remote) -> None:
-        """Handle the end of a connection."""
-        self._ending.pop(remote, None)
-        self.forget(remote)
 
     def expect(self, deadline_ms: MonotonicMs) -> None:
         """Check the deadlines when the first of them is over."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.coordination import Coordination
-from libramq.broker.groups.removal import GroupRemoval
+from libramq.broker.groups.removal import Removal
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, broker_error
@@ -80,7 +80,7 @@ class GroupOffsets:
         self,
         tables: Tables,
         committing: Committing,
-        removal: GroupRemoval,
+        removal: Removal,
         coordination: Coordination,
         clock: Clock,
         others: Exchanges,
@@ -252,7 +252,7 @@ class GroupOffsets:
 
     def _delete_own(self, group: str) -> None:
         self._forget(group, list(self._copies.get(group, ())))
-        self._removal.remove(group)
+        self._removal.remove_group(group)
 
     def _wanted(self, what: Exchange) -> Mapping[MessageQueue, int]:
         offsets: dict[MessageQueue, int] = {}

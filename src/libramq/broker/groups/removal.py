@@ -3,22 +3,20 @@ held pulls, retry topics).
 """
 
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.tables import Tables
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull
-from libramq.clock import Clock, WallMs
+from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Each
 from libramq.message import names
-from libramq.message.names import retry_topic
 from libramq.waits import HeldPull, HeldPulls
 
 
-class TopicRemoval:
-    """Deletes topics, with their queues, offsets and held pulls, and what waits to be popped."""
+class Removal:
+    """Deletes topics, with their queues, offsets and held pulls, and what waits to be popped; and groups."""
 
     def __init__(
         self,
@@ -28,13 +26,26 @@ class TopicRemoval:
         held: HeldPulls[Pull],
         kernel: Kernel,
     ) -> None:
-        self._topics, self._store = files.tables.topics, files.store
+        self._topics, self._groups, self._store = files.tables.topics, files.tables.groups, files.store
+        self._clock = kernel.clock
         self._offsets = offsets
         self._coordination = coordination
         self._held = held
         self._ending = Each(kernel.work, self._end_pull)
 
-    def remove(self, topic: str, wall_ms: WallMs) -> None:
+    def remove_group(self, group: str) -> None:
+        """Delete a group that no member uses; its offsets are gone once they are journalled.
+
+        Its retry topic, by which tools find groups, goes with it.
+        """
+        wall_ms = self._clock.wall_ms()
+        self._groups.delete(group, wall_ms)
+        self._offsets.remove_group(group)
+        self._coordination.group_removed(group, may_return=self._groups.creates_on_use)
+        if names.retry_topic(group) in self._topics:
+            self.remove_topic(names.retry_topic(group), wall_ms)
+
+    def remove_topic(self, topic: str, wall_ms: WallMs) -> None:
         """Delete a topic that is not the broker's own."""
         for each in (topic, *self._pop_retry_topics(topic)):
             exists = each in self._topics
@@ -59,30 +70,3 @@ class TopicRemoval:
             self._held.take_out([held])
             gone = broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{held.topic}] was deleted")
             held.request.waiter.refuse(gone)
-
-
-class GroupRemoval:
-    """Deletes groups that no member uses. topics: removes their retry topics, by which tools find groups."""
-
-    def __init__(
-        self,
-        tables: Tables,
-        offsets: OffsetCommits,
-        coordination: Coordination,
-        topics: TopicRemoval,
-        clock: Clock,
-    ) -> None:
-        self._groups, self._topics = tables.groups, tables.topics
-        self._offsets = offsets
-        self._coordination = coordination
-        self._topic_removal = topics
-        self._clock = clock
-
-    def remove(self, group: str) -> None:
-        """Delete a group; its offsets are gone once they are journalled."""
-        wall_ms = self._clock.wall_ms()
-        self._groups.delete(group, wall_ms)
-        self._offsets.remove_group(group)
-        self._coordination.group_removed(group, may_return=self._groups.creates_on_use)
-        if retry_topic(group) in self._topics:
-            self._topic_removal.remove(retry_topic(group), wall_ms)

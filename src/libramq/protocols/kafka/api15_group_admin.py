@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from libramq.auth.audit import Changed, Kind
 from libramq.auth.operation import group
 from libramq.broker.groups.group_offsets import GroupOffsets
-from libramq.broker.groups.removal import GroupRemoval
+from libramq.broker.groups.removal import Removal
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import ClassicMember, Status
@@ -57,7 +57,7 @@ class GroupAdministration:
         self,
         groups: BrokerGroups,
         offsets: GroupOffsets,
-        removal: GroupRemoval,
+        removal: Removal,
         changed: Changed,
     ) -> None:
         self._groups = groups
@@ -219,7 +219,7 @@ class GroupAdministration:
             or self._is_modern(name)
         ):
             return ErrorCode.NON_EMPTY_GROUP
-        self._removal.remove(name)
+        self._removal.remove_group(name)
         self._offsets.delete(name)
         return ErrorCode.NONE
 

@@ -115,7 +115,7 @@ class KafkaTranslator:
     ) -> Sequence[object]:
         """Build the services of groups, their members and their offsets."""
         kernel, grace_ms = broker.kernel, broker.config.kafka_member_grace_ms
-        offsets, removal = broker.cluster.offsets, broker.cluster.group_removal
+        offsets, removal = broker.cluster.offsets, broker.members.removal
         load = broker.cluster.load
         load.begin()
         every = BrokerGroups(

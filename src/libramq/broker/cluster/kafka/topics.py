@@ -12,7 +12,7 @@ import msgspec
 
 from libramq.broker.cluster.kafka.nodes import Nodes
 from libramq.broker.cluster.peer_brokers import PeerBrokers
-from libramq.broker.groups.removal import TopicRemoval
+from libramq.broker.groups.removal import Removal
 from libramq.catalog import TopicTable
 from libramq.catalog.numbering import Numbering
 from libramq.clock import Clock
@@ -36,7 +36,7 @@ class ClusterTopics:
         self,
         nodes: Nodes,
         topics: TopicTable,
-        removal: TopicRemoval,
+        removal: Removal,
         peers: PeerBrokers,
         clock: Clock,
     ) -> None:
@@ -100,7 +100,7 @@ class ClusterTopics:
         if not queues:
             self._nodes.forget(topic)
             if known is not None:
-                self._removal.remove(topic, wall_ms)
+                self._removal.remove_topic(topic, wall_ms)
             return
         config = known or TopicConfig(topic_name=topic, attributes=dict(attributes))
         changed = msgspec.structs.replace(config, read_queue_nums=queues, write_queue_nums=queues)

@@ -12,7 +12,7 @@ import msgspec
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.groups.removal import TopicRemoval
+from libramq.broker.groups.removal import Removal
 from libramq.broker.processor.listing import Listing, requested_page
 from libramq.broker.processor.stored_times import stored_ms
 from libramq.catalog import TopicTable
@@ -116,7 +116,7 @@ class TopicAdministration:
         *,
         topics: TopicTable,
         clients: ConsumerClients,
-        removal: TopicRemoval,
+        removal: Removal,
         unread: UnreadQueues,
         address: str,
     ) -> None:
@@ -200,7 +200,7 @@ class TopicAdministration:
         header: h.TopicHeader = request.header
         if not header.topic.strip() or names.is_system_topic(header.topic):
             return Reply(ResponseCode.INVALID_PARAMETER, f"the topic {header.topic!r} cannot be deleted")
-        self._removal.remove(header.topic, request.wall_ms)
+        self._removal.remove_topic(header.topic, request.wall_ms)
         return SUCCESS
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)

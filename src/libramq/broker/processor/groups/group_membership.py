@@ -87,9 +87,10 @@ class AssignmentWaiter(RequestWaiter):
 
 
 class GroupRequests:
-    """The processor of members' requests to their coordinator. answer: sends a reply, when it is ready.
+    """The processor of members' requests to their coordinator and to the brokers of their queues.
 
-    opening: opens queues that are here with the answer that grants them, for members that take openings.
+    answer: sends a reply, when it is ready. opening: opens queues, for members that take openings with the
+    answer that grants them.
     """
 
     def __init__(
@@ -203,6 +204,15 @@ class GroupRequests:
         header: h.GroupHeader = request.header
         return Reply(ext={"lbCoordinator": self._coordination.address_of(header.consumer_group)})
 
+    @serves(RequestCode.OPEN_QUEUE)
+    def open(self, request: Request) -> Outcome:
+        """Open a queue; the reply has the offset to begin at, if any, and the member's former epoch."""
+        header: h.OpenQueueHeader = request.header
+        claim = Claim(header.lb_member, header.lb_queue_epoch)
+        queue = QueueToOpen(header.consumer_group, header.topic, header.queue_id, claim)
+        self._opening.open(queue, RequestWaiter(request, self._answer, _reply_opened))
+        return HOLD
+
     def _waiter(
         self,
         request: Request,
@@ -245,23 +255,6 @@ def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:
     if body.uncommitted is None:
         return frozenset()
     return frozenset(bodies.epochs_of(body.queues).keys() - bodies.epochs_of(body.uncommitted).keys())
-
-
-class OpenQueue:
-    """The processor of openings. answer: sends the reply, once the opening is durable."""
-
-    def __init__(self, opening: QueueOpening, *, answer: Callable[[Request, Outcome], None]) -> None:
-        self._opening = opening
-        self._answer = answer
-
-    @serves(RequestCode.OPEN_QUEUE)
-    def handle(self, request: Request) -> Outcome:
-        """Open the queue; the reply has the offset to begin at, if any, and the member's former epoch."""
-        header: h.OpenQueueHeader = request.header
-        claim = Claim(header.lb_member, header.lb_queue_epoch)
-        queue = QueueToOpen(header.consumer_group, header.topic, header.queue_id, claim)
-        self._opening.open(queue, RequestWaiter(request, self._answer, _reply_opened))
-        return HOLD
 
 
 def _reply_opened(opened: Opened) -> Reply:
