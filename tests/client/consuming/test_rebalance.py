@@ -1,7 +1,7 @@
-"""Tests of the rebalance: the allocation and its difference."""
+"""Tests of the rebalance: the allocation."""
 
 from libramq.balance import averagely, by_config, strategy_named
-from libramq.client.consuming.membership.rebalancing import Change, allocate, change
+from libramq.client.consuming.membership.rebalancing import allocate
 from libramq.message.queue import MessageQueue
 
 
@@ -33,11 +33,3 @@ def test_queues_outside_the_topic_are_dropped_from_a_strategys_result():
     """CONFIG returns its whole list, in which queues of other topics may be, or queues that do not exist."""
     configured = by_config([("T", "a", 1), ("T", "a", 1), ("T", "a", 9), ("U", "a", 0)])
     assert allocate(configured, "a", queues(0, 1), ["a"]) == queues(1)
-
-
-def test_added_and_removed_queues_are_the_difference():
-    """Queues that stay are in neither."""
-    assert change(queues(0, 1), queues(1, 2)) == Change(queues(2), queues(0))
-    assert change(queues(0, 1), queues(0, 1)) == Change((), ())
-    assert change((), queues(0)) == Change(queues(0), ())
-    assert change(queues(0), ()) == Change((), queues(0))

@@ -9,7 +9,6 @@ updateProcessQueueTableInRebalance).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from libramq.balance import TopicRule
@@ -26,14 +25,6 @@ from libramq.rpc.broker_calls import consumer_list
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The queues that a rebalance adds and removes."""
-
-    take: tuple[MessageQueue, ...]
-    give: tuple[MessageQueue, ...]
-
-
 def allocate(
     strategy: TopicRule, client_id: str, queues: Iterable[MessageQueue], client_ids: Iterable[str]
 ) -> tuple[MessageQueue, ...]:
@@ -44,16 +35,6 @@ def allocate(
     readable = dict.fromkeys(sorted(queues))
     share = strategy(client_id, list(readable), sorted(client_ids))
     return tuple(queue for queue in dict.fromkeys(share) if queue in readable)
-
-
-def change(owned: Iterable[MessageQueue], allocated: Sequence[MessageQueue]) -> Change:
-    """Return the change from the owned queues to the allocated ones."""
-    owned = set(owned)
-    wanted = set(allocated)
-    return Change(
-        take=tuple(queue for queue in allocated if queue not in owned),
-        give=tuple(sorted(owned - wanted)),
-    )
 
 
 class Rebalancing:
@@ -176,14 +157,16 @@ class Rebalancing:
         self, topic: str, allocated: Sequence[MessageQueue], now_ms: MonotonicMs, *, takeover_delay_ms: int
     ) -> Effects:
         idle = [queue for queue in self._table.idle(now_ms) if queue.topic == topic]
-        wanted = change([queue for queue in self._table.of_topic(topic) if queue not in idle], allocated)
+        owned = set(self._table.of_topic(topic)).difference(idle)
+        taken = [queue for queue in allocated if queue not in owned]
+        released = sorted(owned.difference(allocated))
         found: Effects = []
-        for queue in (*wanted.give, *idle):
+        for queue in (*released, *idle):
             found += self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
-        for queue in wanted.take:
+        for queue in taken:
             found += self._own.take(queue, now_ms, delay_ms=takeover_delay_ms)
-        if wanted.take or wanted.give:
-            log.info("rebalanced", topic=topic, taken=len(wanted.take), released=len(wanted.give))
+        if taken or released:
+            log.info("rebalanced", topic=topic, taken=len(taken), released=len(released))
             found += self._known_brokers.changed(now_ms)
         return found
 
