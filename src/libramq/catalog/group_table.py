@@ -44,7 +44,8 @@ class GroupTable:
         loaded: SubscriptionGroupWrapper | None = None,
         record: Record = lambda *_: None,
     ) -> None:
-        self._auto_create = auto_create
+        #: Whether a group is created on first use.
+        self.creates_on_use = auto_create
         self._groups_max = groups_max
         self._has_light = has_light
         self._groups = dict(loaded.subscription_group_table) if loaded else {}
@@ -74,15 +75,6 @@ class GroupTable:
         """Take over a group of a slave's master as it is; None: the master has none of that name."""
         self._record(group, config, self.data_version)
         self.apply(group, config, self.data_version)
-
-    @property
-    def creates_on_use(self) -> bool:
-        """Return whether a group is created on first use."""
-        return self._auto_create
-
-    def create_on_use(self, creates: bool) -> None:
-        """Set whether a group is created on first use."""
-        self._auto_create = creates
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group's configuration; None if there is no such group."""
@@ -122,7 +114,7 @@ class GroupTable:
     def find(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig | None:
         """Return the group's configuration, created on first use if that is allowed; else None."""
         config = self._groups.get(group)
-        creates = self._auto_create or (self._has_light and names.is_light(group))
+        creates = self.creates_on_use or (self._has_light and names.is_light(group))
         if config is None and creates and names.is_valid_group(group):
             if len(self._groups) >= self._groups_max:
                 return None

@@ -154,11 +154,7 @@ class TopicTable:
         """Remove a topic; return whether it existed."""
         if topic not in self._topics:
             return False
-        version = self.data_version.next(wall_ms)
-        with refused_without_room(topic):
-            self._record(topic, None, version)
-        self.apply(topic, None, version)
-        self._changed(topic)
+        self._change(topic, None, wall_ms)
         return True
 
     def apply(self, topic: str, config: TopicConfig | None, version: DataVersion) -> None:
@@ -247,6 +243,9 @@ class TopicTable:
                 ResponseCode.SYSTEM_ERROR,
                 f"{len(self._topics)} topics exist, which is the limit; delete some first",
             )
+        self._change(topic, config, wall_ms)
+
+    def _change(self, topic: str, config: TopicConfig | None, wall_ms: WallMs) -> None:
         version = self.data_version.next(wall_ms)
         with refused_without_room(topic):
             self._record(topic, config, version)
