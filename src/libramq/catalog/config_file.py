@@ -93,13 +93,10 @@ class UnknownMembers(NamedTuple):
 
     def within(self, value: Any) -> Any:
         """Return a value with these in it, to be encoded, without those of entries that are gone."""
-        if isinstance(value, msgspec.Struct):
-            names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-            members = {name: getattr(value, field) for name, field in names}
-        elif isinstance(value, dict):
-            members = dict(value)
-        else:
+        found = _members(value)
+        if found is None:
             return value
+        members = dict(found)
         for name, unknown in list(self.below.items()):  # A copy, as this may run in a thread.
             if name in members:
                 members[name] = unknown.within(members[name])
@@ -108,18 +105,11 @@ class UnknownMembers(NamedTuple):
 
 def unknown_members(read: Any, value: Any) -> UnknownMembers | None:
     """Return what the typed value of an object that was read does not have; None if it has everything."""
-    own: dict[str, Any] = {}
-    members: dict[Any, Any]
-    if not isinstance(read, dict):
+    members = _members(value)
+    if not isinstance(read, dict) or members is None:
         return None
-    if isinstance(value, msgspec.Struct):
-        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-        members = {name: getattr(value, field) for name, field in names}
-        own = {name: member for name, member in read.items() if name not in members}
-    elif isinstance(value, dict):
-        members = value
-    else:
-        return None
+    is_table = isinstance(value, dict)
+    own = {} if is_table else {name: member for name, member in read.items() if name not in members}
     below: dict[Any, UnknownMembers] = {}
     for name, member in read.items():
         if isinstance(member, dict) and name in members:
@@ -127,3 +117,11 @@ def unknown_members(read: Any, value: Any) -> UnknownMembers | None:
             if unknown is not None:
                 below[name] = unknown
     return UnknownMembers(own, below) if own or below else None
+
+
+def _members(value: Any) -> dict[Any, Any] | None:
+    """Return the members of a document, or of a table, by their names in a file; None of any other value."""
+    if isinstance(value, msgspec.Struct):
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return {name: getattr(value, field) for name, field in names}
+    return value if isinstance(value, dict) else None

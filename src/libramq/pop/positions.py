@@ -68,11 +68,6 @@ class Positions:
             if self._positions.get(queue) is position:  # Else somebody has set it meanwhile.
                 yield queue, offset
 
-    def may_commit(self, queue: QueueOfGroup, committed: int | None) -> bool:
-        """Return whether the committed offset is still the one that was read from."""
-        known = self._positions.get(queue)
-        return known is not None and known.committed == committed
-
     def committed(self, queue: QueueOfGroup, committed: int | None) -> None:
         """Note that an offset is committed."""
         known = self._positions[queue]

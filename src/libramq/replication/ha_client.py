@@ -98,7 +98,8 @@ class HAClient:
         self._secret = secret
         self._copyings = 0
         self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._address: str | None = None
+        #: The HA address of the master; None while it is unknown.
+        self.address: str | None = None
         self._connection: Connection | None = None
         self._reader = BlockReader()
         self._reported = -1
@@ -108,21 +109,16 @@ class HAClient:
         self._due = kernel.deadlines.new(self._look)
 
     @property
-    def address(self) -> str | None:
-        """Return the master's HA address; None while it is unknown."""
-        return self._address
-
-    @property
     def copying(self) -> int | None:
         """Return the number of the copying under way, which ends with its connection; None: there is none."""
         return self._copyings if self.state is State.COPYING else None
 
     def follow(self, address: str) -> None:
         """Copy from the master at this address from now on."""
-        if address == self._address:
+        if address == self.address:
             return
         log.info("following a master", ha_address=address)
-        self._address, self._nothing_shared_ms = address, NOTHING_SHARED_MS
+        self.address, self._nothing_shared_ms = address, NOTHING_SHARED_MS
         if self.state is not State.IDLE:
             self._give_up("the master's address has changed")
         self._due.at(self._clock.monotonic_ms())
@@ -131,7 +127,7 @@ class HAClient:
 
     def opened(self, connection: Connection) -> None:
         """Compare the logs."""
-        if self.state is not State.CONNECTING or connection.address != self._address:
+        if self.state is not State.CONNECTING or connection.address != self.address:
             self._effects.close(connection, "it is not needed any more")
             return
         self._connection = connection
@@ -210,9 +206,9 @@ class HAClient:
             case State.IDLE:
                 if self._store.copy.is_refused:
                     self._due.at(self._clock.monotonic_ms() + RETRY_MS)
-                elif self._address is not None:
+                elif self.address is not None:
                     self.state = State.CONNECTING
-                    self._effects.add(Dial(self._address, self))
+                    self._effects.add(Dial(self.address, self))
             case State.COPYING:
                 if now_ms - self._read_ms > SILENT_MS_MAX:
                     self._give_up(f"the master was silent for {SILENT_MS_MAX} ms")
@@ -253,14 +249,14 @@ class HAClient:
         self.state, self._nothing_shared_ms = State.COPYING, NOTHING_SHARED_MS
         self._copyings += 1
         position = 0 if copy.is_empty else copy.end
-        log.info("copying the master's log", master=self._address, begins_at=position)
+        log.info("copying the master's log", master=self.address, begins_at=position)
         self._report(position)
         self._due.at(self._reported_ms + HEARTBEAT_MS)
 
     def _give_up(self, reason: str, *, again_ms: int = RETRY_MS) -> None:
         """End the connection, and try again a moment later."""
         if reason != self._failure:  # Not every second for as long as a master is away.
-            log.warning("the master's log cannot be copied; retrying", master=self._address, reason=reason)
+            log.warning("the master's log cannot be copied; retrying", master=self.address, reason=reason)
         self._failure = reason
         connection, self._connection = self._connection, None
         self.state, self._reported = State.IDLE, -1

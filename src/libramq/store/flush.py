@@ -336,15 +336,11 @@ class RecoveryPointWriter:
     def __init__(self, filesystem: FileSystem, root: Path, queues: ConsumeQueueTable) -> None:
         self._file = RecoveryPointFile(filesystem, root)
         self._queues = queues
-        self._point = RecoveryPoint()
+        #: The newest point.
+        self.point = RecoveryPoint()
         self._planned: FlushPlan | None = None
         #: The queues are flushed for the log up to there, with so many units; the log itself is not yet.
         self._due: tuple[int, int] | None = None
-
-    @property
-    def point(self) -> RecoveryPoint:
-        """Return the newest point."""
-        return self._point
 
     @property
     def path(self) -> Path:
@@ -361,7 +357,7 @@ class RecoveryPointWriter:
 
     def put(self, point: RecoveryPoint) -> None:
         """Replace the point and wait for the disk; OSError if it refuses."""
-        self._point = point
+        self.point = point
         self._file.save(point, sync=True)
 
     def planned(self, plan: FlushPlan) -> FlushPlan:
@@ -379,7 +375,7 @@ class RecoveryPointWriter:
         """Handle a plan that was run, and the log's end on the disk now."""
         if self._planned is plan:
             self._due, self._planned = (plan.checkpoint_end, plan.units), None
-        point = self._point._replace(flushed=max(self._point.flushed, log_flushed))
+        point = self.point._replace(flushed=max(self.point.flushed, log_flushed))
         if self._due is not None and self._due[0] <= log_flushed:
             point = point._replace(dispatched=self._due[0], units=self._due[1])
             self._due = None
@@ -388,21 +384,21 @@ class RecoveryPointWriter:
     def all_flushed(self, end: int) -> None:
         """Note that log and queues are on the disk up to an end, and wait for the point too."""
         self._planned = self._due = None
-        self.put(self._point._replace(flushed=end, dispatched=end, units=self._queues.count_units()))
+        self.put(self.point._replace(flushed=end, dispatched=end, units=self._queues.count_units()))
 
     def queues_deleted(self, units: int) -> None:
         """Expect fewer units: queues were removed on purpose, which have so many by now."""
         self._planned = self._due = None
-        self._write(self._point._replace(units=max(self._point.units - units, UNKNOWN)))
+        self._write(self.point._replace(units=max(self.point.units - units, UNKNOWN)))
 
     def log_begins(self, at: int) -> None:
         """Note where the log begins: a later beginning is not expected."""
-        self._write(self._point._replace(begins=at))
+        self._write(self.point._replace(begins=at))
 
     def cut(self, end: int) -> None:
         """Lower the point, before the log is cut at `end`, and wait for the disk; OSError if it refuses."""
         self._planned = self._due = None
-        point = self._point
+        point = self.point
         self.put(
             point._replace(
                 flushed=min(point.flushed, end),
@@ -413,14 +409,14 @@ class RecoveryPointWriter:
         )
 
     def _write(self, point: RecoveryPoint) -> None:
-        if point != self._point:
+        if point != self.point:
             # On a full disk the old one stays: recovery takes longer but loses nothing. Only the log begins
             # where it does from now on: the next point says so.
             try:
                 self._file.save(point)
             except OSError:
-                point = self._point._replace(begins=point.begins)
-            self._point = point
+                point = self.point._replace(begins=point.begins)
+            self.point = point
 
 
 #: Ours: a new file costs as much as so many writes, which take some 12 µs each.

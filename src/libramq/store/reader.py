@@ -132,7 +132,7 @@ class StoreReader:
         is_locked = self._filesystem.is_locked(self._root / "lock")
         if point is not None and point.is_of(abort_text):
             for key, queue in found.items():
-                queue.truncate(self._first_at_or_after(key, queue, point.dispatched))
+                queue.written = self._first_at_or_after(key, queue, point.dispatched)
             if not is_locked:
                 self._scan(found, LogScan(
                     self._log, max(point.dispatched, self._log.min_offset),
@@ -141,7 +141,7 @@ class StoreReader:
             return
         checkpoint = read_checkpoint(self._filesystem, self._root / "checkpoint")
         for key, queue in found.items():
-            queue.truncate(self._first_after(key, queue, int(checkpoint.safe_timestamp_ms) + 1))
+            queue.written = self._first_after(key, queue, int(checkpoint.safe_timestamp_ms) + 1)
         if not is_locked:
             self._scan(found, LogScan(self._log, self._end_of_units(found)))
 
@@ -342,9 +342,6 @@ class _Found:
     def max_offset(self) -> int:
         return self.written + len(self.tail) // UNIT_BYTES
 
-    def truncate(self, written: int) -> None:
-        self.written = written
-
     def add(self, queue_offset: int, unit: bytes) -> None:
         """Do as ConsumeQueue.rebuild: gaps are filled with blanks; number 0 means a new topic."""
         if queue_offset < self.max_offset:
@@ -367,15 +364,15 @@ class SpanCursor:
     def __init__(self, reader: StoreReader, span: Span, lost: OnLost) -> None:
         self._reader = reader
         self._lost = lost
-        self._queue, self._next, end, self._extent = span
+        self.queue, self._next, end, self._extent = span
         self._end = min(end, self._extent.max_offset)
         self._physical = self._sizes = self._numbers = np.empty(0, dtype=np.int64)
         if self._next < min(self._extent.min_offset, end):
             begin = min(self._extent.min_offset, end)
-            lost(self._queue, self._next, begin)
+            lost(self.queue, self._next, begin)
             self._next = begin
         if max(self._next, self._end) < end:
-            lost(self._queue, max(self._next, self._end), end)
+            lost(self.queue, max(self._next, self._end), end)
         self._load()
 
     @property
@@ -387,11 +384,6 @@ class SpanCursor:
     def next_physical(self) -> int:
         """Return where the next record is."""
         return int(self._physical[0])
-
-    @property
-    def queue(self) -> QueueKey:
-        """Return the queue that it goes through."""
-        return self._queue
 
     def take(self, limit: int) -> tuple[Places, Places, Places]:
         """Return places, sizes and numbers of the records that begin before a place of the log."""
@@ -412,16 +404,16 @@ class SpanCursor:
     def _load(self) -> None:
         while not len(self._physical) and self._next < self._end:
             stop = min(self._next + BLOCK_UNITS, self._end)
-            units = self._reader.units_or_begin(self._queue, self._extent, self._next, stop)
+            units = self._reader.units_or_begin(self.queue, self._extent, self._next, stop)
             if isinstance(units, int):  # The units before were removed since the survey.
                 begin = min(units, self._end)
-                self._lost(self._queue, self._next, begin)
+                self._lost(self.queue, self._next, begin)
                 self._next = begin
                 continue
             sizes, physical = units["size"].astype(np.int64), units["physical"].astype(np.int64)
             keep = self._reader.may_hold(physical, sizes)
             for first, last in runs(np.flatnonzero(~keep)):
-                self._lost(self._queue, self._next + first, self._next + last)
+                self._lost(self.queue, self._next + first, self._next + last)
             self._physical, self._sizes = physical[keep], sizes[keep]
             self._numbers = np.arange(self._next, stop)[keep]
             self._next = stop

@@ -105,14 +105,13 @@ class Cleaning:
             yield from self._remove()
         return expired.file_count
 
-    def clean_queues(self) -> Work[int]:
-        """Remove files of queues whose messages lie before the log's beginning; the result is 0.
+    def clean_queues(self) -> Work[None]:
+        """Remove files of queues whose messages lie before the log's beginning.
 
         A cleaning does so itself, but a kill may come before, or the disk refuse.
         """
         yield from self._begin_later(self._log.min_offset)
         yield from self._remove()
-        return 0
 
     def _old_files(self, retention: Retention) -> list[tuple[int, int, Path]]:
         """Return the oldest files that no recovery begins in, nor where they end.
@@ -124,7 +123,7 @@ class Cleaning:
         size = segments.file_size
         return [(start, size, segments.path(start)) for start in starts if start + size < needed_from]
 
-    def _begin_later(self, physical_min: int) -> Work[int]:
+    def _begin_later(self, physical_min: int) -> Work[None]:
         """Have the log begin at an offset: first its queues, then itself."""
         for queues in portions(list(self._queues)):
             searches = [_search(queue) for queue in queues]
@@ -142,7 +141,6 @@ class Cleaning:
         if dropped:
             self._points.log_begins(self._log.min_offset)
             log.info("old files of the commit log are deleted", count=len(dropped), log_begins=physical_min)
-        return len(dropped)
 
     def _drop_before(self, queue: ConsumeQueue, number: int) -> None:
         queue.min_offset = max(queue.min_offset, number)
@@ -151,7 +149,7 @@ class Cleaning:
             self._queues.being_cleaned[queue.segments.directory] = queue
             self._left_of_queues += dropped
 
-    def _remove(self) -> Work[int]:
+    def _remove(self) -> Work[None]:
         """Remove files. Those of the log that cannot be are tried again with the next cleaning.
 
         Those of queues are not: a topic may be made again, and they do no harm.
@@ -163,7 +161,6 @@ class Cleaning:
                 Thread.DISK, partial(_remove_files, self._filesystem, point, self._left.copy(), of_queues)
             )
             del self._left[:removed]
-            return int(removed)
         finally:
             self._queues.being_cleaned.clear()
 

@@ -202,7 +202,7 @@ class DelaySchedule:
             return
         now = read_clock(self._clock)
         if self._moments.is_set(now):
-            self._moments.note(self._store.statistics().max_physical_offset, now)
+            self._moments.note(self._store.end, now)
         level = min(level, len(self._delays_ms))
         message.properties_text = b"".join(
             (

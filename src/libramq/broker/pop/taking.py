@@ -217,7 +217,8 @@ class Taking:
         flushed = self._store.flushed_offset
         for queue, offset in islice(self._positions.due(flushed), PORTION):
             group, topic, queue_id = queue
-            if self._positions.may_commit(queue, self._offsets.query(group, topic, queue_id)):
+            # The committed offset is still the one that was read from.
+            if self._positions.find(queue, self._offsets.query(group, topic, queue_id)) is not None:
                 self._offsets.commit(group, topic, queue_id, offset)
                 self._positions.committed(queue, self._offsets.query(group, topic, queue_id))
         return bool(waiting) and waiting[0][0] <= flushed

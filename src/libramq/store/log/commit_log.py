@@ -219,28 +219,18 @@ class Tail:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._ring = mmap.mmap(-1, capacity)
-        self._start = 0
-        self._end = 0
-
-    @property
-    def start(self) -> int:
-        """Return the offset of the oldest byte held."""
-        return self._start
-
-    @property
-    def end(self) -> int:
-        """Return the offset after the newest byte."""
-        return self._end
+        #: The offsets of the oldest byte held, and after the newest.
+        self.start = self.end = 0
 
     def restart(self, offset: int) -> None:
         """Drop everything; the next data begins at `offset`."""
-        self._start = self._end = offset
+        self.start = self.end = offset
 
     def append(self, offset: int, data: bytes) -> None:
         """Add data written at `offset`; if that is not the end, drop the held data first."""
-        if offset != self._end:
+        if offset != self.end:
             self.restart(offset)
-        self._end = end = offset + len(data)
+        self.end = end = offset + len(data)
         capacity = self._capacity
         if len(data) > capacity:
             data = data[-capacity:]
@@ -252,13 +242,13 @@ class Tail:
         else:
             self._ring[at:] = data[:room]
             self._ring[: len(data) - room] = data[room:]
-        if self._start < end - capacity:
-            self._start = end - capacity
+        if self.start < end - capacity:
+            self.start = end - capacity
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Return a range, or None if not all of it is held."""
         end = offset + size
-        if offset < self._start or end > self._end:
+        if offset < self.start or end > self.end:
             return None
         at = offset % self._capacity
         room = self._capacity - at
@@ -271,7 +261,7 @@ class Tail:
 
         Copying them one by one is faster than copying what lies between them as well.
         """
-        ring, capacity, oldest, newest = self._ring, self._capacity, self._start, self._end
+        ring, capacity, oldest, newest = self._ring, self._capacity, self.start, self.end
         pieces = []
         for start, size in runs:
             end = start + size

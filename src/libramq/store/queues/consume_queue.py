@@ -80,8 +80,8 @@ class ConsumeQueue:
     unit_bytes: ClassVar[int] = UNIT_BYTES
 
     __slots__ = (
-        "_first_physical", "_pending", "_written", "extension", "holes", "last_physical_end", "max_offset",
-        "min_offset", "queue_id", "segments", "synced", "topic", "visible_max",
+        "_first_physical", "_pending", "extension", "holes", "last_physical_end", "max_offset",
+        "min_offset", "queue_id", "segments", "synced", "topic", "visible_max", "written",
     )  # fmt: skip
 
     def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
@@ -98,19 +98,20 @@ class ConsumeQueue:
         #: Places between others that have no units, as their files were lost: (first, end) of each.
         self.holes: list[tuple[int, int]] = []
         self._pending = bytearray()
-        self._written = 0
+        #: The place after the last unit in the files.
+        self.written = 0
         #: Where message 0 lies, once somebody has asked: that may take a read of the disk.
         self._first_physical: int | None = None
 
     @property
     def first_offset(self) -> int:
         """Return the number of the first unit, blank or not."""
-        return self.segments.min_offset // UNIT_BYTES if self.segments.starts else self._written
+        return self.segments.min_offset // UNIT_BYTES if self.segments.starts else self.written
 
     @property
     def unsynced_bytes(self) -> int:
         """Return how many bytes are written and not yet flushed."""
-        return (self._written - self.synced) * self.unit_bytes
+        return (self.written - self.synced) * self.unit_bytes
 
     @property
     def pending_bytes(self) -> int:
@@ -121,21 +122,16 @@ class ConsumeQueue:
     def may_lack_end(self) -> bool:
         """Return whether its end may be lost."""
         return may_lack_end(
-            self._written * self.unit_bytes,
+            self.written * self.unit_bytes,
             self.segments.file_size,
             was_short=self.segments.was_short,
             is_empty_batch=self.is_batch and not self.last_physical_end,
         )
 
     @property
-    def written(self) -> int:
-        """Return the place after the last unit in the files."""
-        return self._written
-
-    @property
     def needs_file(self) -> bool:
         """Return whether `write_out` has to make a file."""
-        return self._written * self.unit_bytes + len(self._pending) > self.segments.end
+        return self.written * self.unit_bytes + len(self._pending) > self.segments.end
 
     def append(self, units: bytes, max_offset: int, physical_end: int) -> int:
         """Append units; `max_offset` is the number after them. Return how many bytes are not yet written."""
@@ -161,7 +157,7 @@ class ConsumeQueue:
             position = self.segments.start_of(queue_offset * UNIT_BYTES)
             if self.segments.starts:
                 self.segments.remove_all()
-            self._written = self.synced = self.max_offset = position // UNIT_BYTES
+            self.written = self.synced = self.max_offset = position // UNIT_BYTES
         while self.max_offset < queue_offset:
             count = min(queue_offset - self.max_offset, PENDING_BYTES_MAX // UNIT_BYTES)
             blank = UNIT.pack(self.last_physical_end, BLANK_SIZE, 0)
@@ -176,7 +172,7 @@ class ConsumeQueue:
     def write_out(self) -> None:
         """Write the pending units to the files; on failure they stay pending."""
         pending = bytes(self._pending)
-        position = self._written * self.unit_bytes
+        position = self.written * self.unit_bytes
         count = len(pending) // self.unit_bytes
         while pending:
             self.segments.ensure(position)
@@ -185,7 +181,7 @@ class ConsumeQueue:
             self.segments.write(position, part)
             position += len(part)
             pending = pending[len(part) :]
-        self._written += count
+        self.written += count
         self._pending.clear()
 
     def units_at(self, first: int, end: int, *, may_wait: bool) -> bytes | FileRange:
@@ -194,7 +190,7 @@ class ConsumeQueue:
         If the caller may not wait: the range that a thread must warm first.
         """
         assert first >= 0
-        size, written, data = self.unit_bytes, self._written, b""
+        size, written, data = self.unit_bytes, self.written, b""
         if first < min(end, written):
             position = first * size
             file_end = self.segments.start_of(position) + self.segments.file_size
@@ -251,7 +247,7 @@ class ConsumeQueue:
             return
         while self.holes and self.holes[-1][1] >= end:  # They have no entry behind them.
             lost, end = True, min(end, self.holes.pop()[0])
-        self._written = end
+        self.written = end
         self.synced = end if clean else min(end, self.segments.min_offset // self.unit_bytes)
         if lost or not clean:
             self.segments.zero_after(end * self.unit_bytes)
@@ -307,7 +303,7 @@ class ConsumeQueue:
     def restored(self) -> None:
         """Read again what depends on the units: lost ones are there."""
         self.holes.clear()
-        self.max_offset = self.visible_max = self._loaded(self._written)
+        self.max_offset = self.visible_max = self._loaded(self.written)
         self._first_physical = None
 
     def _loaded(self, end: int) -> int:
@@ -319,12 +315,12 @@ class ConsumeQueue:
         if max_offset >= self.max_offset:
             return
         place, size = self.place_after(max_offset), self.unit_bytes
-        if place >= self._written:
-            del self._pending[(place - self._written) * size :]
+        if place >= self.written:
+            del self._pending[(place - self.written) * size :]
         else:
             self._pending.clear()
             self.segments.zero_after(place * size)
-            self._written = place
+            self.written = place
             self.synced = min(self.synced, place)
         self.max_offset = self._cut_at(place)
         self.visible_max = min(self.visible_max, self.max_offset)
@@ -363,7 +359,7 @@ class ConsumeQueue:
 
     def unsynced_paths(self) -> list[Path]:
         """Return the files with units that are written and not yet flushed."""
-        return self.segments.paths_between(self.synced * self.unit_bytes, self._written * self.unit_bytes)
+        return self.segments.paths_between(self.synced * self.unit_bytes, self.written * self.unit_bytes)
 
     def place_of(self, offset: int) -> int:
         """Return the place of a message's unit."""
@@ -376,7 +372,7 @@ class ConsumeQueue:
     def drop_files(self) -> list[Path]:
         """Forget the files wholly before `min_offset`, never the last; return them, to be removed."""
         dropped = self.segments.drop_before(self.place_of(self.min_offset) * self.unit_bytes)
-        if self.extension is not None and self.min_offset < self._written:
+        if self.extension is not None and self.min_offset < self.written:
             first = self.units(self.min_offset, 1, may_wait=False)
             if not isinstance(first, FileRange):  # Otherwise with the next cleaning.
                 dropped += self.extension.drop_before(first)
