@@ -68,10 +68,8 @@ from libramq.broker.processor.administration.users import UserAdministration
 from libramq.broker.processor.client_calls import ClientCalls
 from libramq.broker.processor.cluster.peers import PeerNodeRequests, PeerRequests
 from libramq.broker.processor.cluster.slave_requests import (
-    HAInfoRequests,
-    HAStatusRequests,
+    Replicas,
     SlaveRequests,
-    SlaveTables,
 )
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
@@ -84,7 +82,7 @@ from libramq.broker.processor.messages.ack_message import AckMessage
 from libramq.broker.processor.messages.end_transaction import EndTransaction
 from libramq.broker.processor.messages.pop_message import PopMessage
 from libramq.broker.processor.messages.pull_message import PullMessage
-from libramq.broker.processor.messages.query_message import QueryMessage, QueueOffsets
+from libramq.broker.processor.messages.query_message import QueryMessage
 from libramq.broker.processor.messages.reply_message import ReplyMessages
 from libramq.broker.processor.messages.send_back import SendBack
 from libramq.broker.processor.messages.send_message import SendMessage
@@ -394,8 +392,7 @@ class ReadingFeature(Feature):
         suggested = base.replication.suggested if config.slave_read_enable else None
         self.services = [
             PullMessage(self.reading, answer=base.responder.answer, suggested=suggested),
-            QueueOffsets(base.store, base.authorizer),
-            QueryMessage(base.store, base.files.key_index()),
+            QueryMessage(base.store, base.files.key_index(), base.authorizer),
         ]
         self.listeners = [self.reading, self.fetching]
 
@@ -572,11 +569,7 @@ class SlaveFeature(Feature):
                 is_readable=config.slave_read_enable,
                 answer=base.responder.answer,
             )
-        self.services = [
-            SlaveTables(files, slave),
-            HAStatusRequests(files.store, replication.service),
-            HAInfoRequests(config, files.store, slave),
-        ]
+        self.services = [Replicas(config, files, replication.service, slave)]
         self.hooks = Hooks(
             connection_ended=[replication.service.connection_ended],
             stalled=stalled,

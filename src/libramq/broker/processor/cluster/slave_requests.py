@@ -17,7 +17,7 @@ returns are not (AckMessageProcessor.appendAck).
 Name servers may have lost a master that the slave still copies. Then routes name the slave, which must not
 act: two brokers would hand out the same. It forwards locks and pops to its master.
 
-What a slave asks its master for, or another slave, is served by `SlaveTables`.
+What masters, slaves and tools ask each other about is served by `Replicas`.
 
     NOTIFY_MIN_BROKER_ID_CHANGE   a name server: a master, or what acts for it, has come or gone
     EXCHANGE_BROKER_HA_INFO       a slave asks its master, or a master that starts informs its slaves
@@ -64,7 +64,6 @@ from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_encoded
 from libramq.rpc.request import Request, serves
 from libramq.rpc.requests import REQUESTS, AtSlave
 from libramq.store.deletions import COPIED_AS
-from libramq.store.message_store import MessageStore
 from libramq.transport.address import split_address
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
@@ -209,22 +208,29 @@ def _key(header: h.AckMessageHeader, handle: Handle) -> Key:
     return header.topic, header.consumer_group, header.queue_id, handle.start_offset, handle.pop_time_ms
 
 
-class SlaveTables:
-    """The processor of a slave's queries for tables. slave: None in a master.
+class Replicas:
+    """The processor of what a master, its slaves and tools ask each other. slave: None in a master.
 
     Topics and groups are copied by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
     Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
     """
 
-    def __init__(self, files: BrokerFiles, slave: Slave | None) -> None:
-        self._ledger, self._deletions = files.ledger, files.store.deletions
+    def __init__(self, config: BrokerConfig, files: BrokerFiles, ha: HAService, slave: Slave | None) -> None:
+        self._config = config
+        self._store, self._ledger = files.store, files.ledger
         self._modes, self._delays = files.tables.request_modes, files.delay_answer
+        self._ha = ha
         self._slave = slave
+        #: MessageStore.getBrokerInitMaxOffset.
+        self._end_at_start = files.store.end
 
     @serves(R.GET_ALL_CONSUMER_OFFSET)
     def consumer_offsets(self, request: Request) -> Outcome:
         """Return all committed offsets; encoded on a thread, as 400,000 take more than a second."""
-        ours = {COMMITS_AHEAD: self._ledger.offsets.ahead.file().commits, COPIED_AS: self._deletions.ends()}
+        ours = {
+            COMMITS_AHEAD: self._ledger.offsets.ahead.file().commits,
+            COPIED_AS: self._store.deletions.ends(),
+        }
         document = {**self._ledger.document(), **{name: table for name, table in ours.items() if table}}
         return reply_encoded(lambda: fastjson.dumps(document))
 
@@ -250,16 +256,6 @@ class SlaveTables:
         file = self._modes.file()
         return reply_encoded(lambda: encode_body(file))
 
-
-class HAInfoRequests:
-    """The processor of NOTIFY_MIN_BROKER_ID_CHANGE and EXCHANGE_BROKER_HA_INFO. slave: None in a master."""
-
-    def __init__(self, config: BrokerConfig, store: MessageStore, slave: Slave | None) -> None:
-        self._config = config
-        self._slave = slave
-        #: MessageStore.getBrokerInitMaxOffset.
-        self._end_at_start = store.end
-
     @serves(R.NOTIFY_MIN_BROKER_ID_CHANGE)
     def lowest_id_changed(self, request: Request) -> Outcome:
         """905: have a slave ask its name servers at once, whose answers count; a master ignores it."""
@@ -278,34 +274,6 @@ class HAInfoRequests:
         elif self._slave is None:
             return Reply(ext=h.encode_header(self._ours()))
         return SUCCESS
-
-    def _ours(self) -> h.HAInfoHeader:
-        config = self._config
-        ha_address = f"{config.broker_ip}:{config.ha_listen_port}" if config.ha_listen_port else None
-        return h.HAInfoHeader(
-            master_ha_address=ha_address,
-            master_flush_offset=self._end_at_start,
-            master_address=config.address,
-        )
-
-
-def _master(header: h.HAInfoHeader) -> Master:
-    """Return the addresses of a master; BrokerError if they are none."""
-    master = Master(header.master_address or "", header.master_ha_address or "")
-    try:
-        for address in master:
-            split_address(address)
-    except ConfigError as error:
-        raise broker_error(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    return master
-
-
-class HAStatusRequests:
-    """The processor of queries about slaves."""
-
-    def __init__(self, store: MessageStore, ha: HAService) -> None:
-        self._store = store
-        self._ha = ha
 
     @serves(R.GET_BROKER_HA_STATUS)
     def status(self, request: Request) -> Outcome:
@@ -329,3 +297,23 @@ class HAStatusRequests:
             ha_connection_info=slaves,
         )
         return Reply(body=encode_body(status))
+
+    def _ours(self) -> h.HAInfoHeader:
+        config = self._config
+        ha_address = f"{config.broker_ip}:{config.ha_listen_port}" if config.ha_listen_port else None
+        return h.HAInfoHeader(
+            master_ha_address=ha_address,
+            master_flush_offset=self._end_at_start,
+            master_address=config.address,
+        )
+
+
+def _master(header: h.HAInfoHeader) -> Master:
+    """Return the addresses of a master; BrokerError if they are none."""
+    master = Master(header.master_address or "", header.master_ha_address or "")
+    try:
+        for address in master:
+            split_address(address)
+    except ConfigError as error:
+        raise broker_error(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    return master

@@ -31,11 +31,12 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class QueryMessage:
-    """The processor of queries for messages by key."""
+    """The processor of queries for messages by key or place, and about queues."""
 
-    def __init__(self, store: MessageStore, index: KeyIndex) -> None:
+    def __init__(self, store: MessageStore, index: KeyIndex, authorizer: Authorizer) -> None:
         self._store = store
         self._index = index
+        self._authorizer = authorizer
 
     @serves(RequestCode.QUERY_MESSAGE)
     def query(self, request: Request) -> Work[Outcome]:
@@ -75,14 +76,6 @@ class QueryMessage:
                 ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext
             )
         return Reply(ext=ext, body=b"".join(records))
-
-
-class QueueOffsets:
-    """The processor of queries about one queue, or one message."""
-
-    def __init__(self, store: MessageStore, authorizer: Authorizer) -> None:
-        self._store = store
-        self._authorizer = authorizer
 
     @serves(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, request: Request) -> Outcome:
