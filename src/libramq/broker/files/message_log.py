@@ -98,6 +98,14 @@ class MessageLog:
                 f" maxLmqConsumeQueueNum is {maximum}",
             )
 
+    def append_all(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
+        """Store messages by one write; raises BrokerError for one that the store refuses."""
+        results = self.append(messages)
+        for result in results:
+            if not result.is_ok:
+                raise self.refused(result)
+        return results
+
     def refused(self, result: AppendResult) -> BrokerError:
         """Return the error for a message that was not stored."""
         code, remark = _REFUSALS.get(

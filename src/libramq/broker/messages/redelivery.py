@@ -218,9 +218,7 @@ class SendingBack:
         )
         if target.delay_level:
             self._schedule.delay(again, str(target.delay_level))
-        (result,) = self._log.append([again])
-        if not result.is_ok:
-            raise self._log.refused(result)
+        (result,) = self._log.append_all([again])
         return result.end if self._log.must_wait else 0
 
 

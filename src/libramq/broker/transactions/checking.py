@@ -209,9 +209,7 @@ class Checking:
         return True
 
     def _discard(self, message: MessageExt, now: Now) -> None:
-        refusal = self._transactions.discard(message, now)
-        if refusal is not None:
-            raise refusal
+        self._transactions.discard(message, now)
         log.error(
             "a transaction was given up: no producer ended it",
             group=message.properties.get(p.PRODUCER_GROUP),

@@ -19,7 +19,7 @@ from libramq.broker.transactions import half
 from libramq.broker.transactions.known_transactions import Known, first_open
 from libramq.clock import Now, WallMs
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, broker_error
+from libramq.errors import broker_error
 from libramq.formats.tables import PERM_READ, PERM_WRITE
 from libramq.message import names
 from libramq.message import properties as p
@@ -88,10 +88,7 @@ class Transactions:
         """Store messages and an operation message by one append."""
         named = self.open.to_end(message.queue_offset, half.first_offset(message))
         key = message.properties.get(p.UNIQ_KEY, "")
-        results = self._log.append([*before, half.ended(named, key, self._host, now.wall_ms)])
-        for result in results:
-            if not result.is_ok:
-                raise self._log.refused(result)
+        results = self._log.append_all([*before, half.ended(named, key, self._host, now.wall_ms)])
         self.open.ended(results[-1].queue_offset, named)
         return results[-1]
 
@@ -121,9 +118,7 @@ class Transactions:
         copy = half.renewed(message, properties)
         if len(copy.properties_text) > p.PROPERTIES_BYTES_MAX:
             return None
-        (result,) = self._log.append([copy])
-        if not result.is_ok:
-            raise self._log.refused(result)
+        (result,) = self._log.append_all([copy])
         self.open.was_renewed(half.first_offset(message), result.queue_offset)
         message.stored_again(properties, result.queue_offset, result.physical_offset)
         return message
@@ -141,15 +136,10 @@ class Transactions:
         if self.is_of_deleted_topic(message):
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, "its topic was deleted since it was stored")
         self.create_topics(now.wall_ms)
-        (result,) = self._log.append([half.resumed(message)])
-        if not result.is_ok:
-            raise self._log.refused(result)
+        self._log.append_all([half.resumed(message)])
 
-    def discard(self, message: MessageExt, now: Now) -> BrokerError | None:
-        """Move a half message to the topic of those that were given up; return the store's refusal."""
+    def discard(self, message: MessageExt, now: Now) -> None:
+        """Move a half message to the topic of those that were given up. Raises BrokerError."""
         self._topics.for_group(names.TRANS_CHECK_MAX_TIME_TOPIC, 1, PERM_READ | PERM_WRITE, now.wall_ms)
-        (result,) = self._log.append([half.discarded(message)])
-        if not result.is_ok:
-            return self._log.refused(result)
+        self._log.append_all([half.discarded(message)])
         self.open.was_renewed(half.first_offset(message), message.queue_offset)  # It may end yet.
-        return None

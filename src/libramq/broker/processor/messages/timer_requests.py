@@ -68,9 +68,7 @@ class TimerRequests:
             raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         message = _deletion(handle, header.producer_group, request)
         self._files.timers.accept(message, message.properties_text.decode(), request.wall_ms)
-        (result,) = self._log.append([message])
-        if not result.is_ok:
-            raise self._log.refused(result)
+        (result,) = self._log.append_all([message])
         reply = Reply(ext=region | {"msgId": handle.unique_key})
         return ReplyWhenDurable(result.end, reply) if self._log.must_wait else reply
 
