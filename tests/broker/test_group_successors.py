@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from libramq.broker.cluster.kafka.group_copies import FRESH_MS, GroupCopies, GroupCopy
-from libramq.broker.cluster.kafka.group_successors import (
+from libramq.broker.cluster.kafka.group_copies import (
     BEAT_MS,
     COST_BYTES_MAX,
+    FRESH_MS,
     GROUPS_PER_REQUEST,
     WAIT_MS,
+    GroupCopies,
+    GroupCopy,
     GroupSuccessors,
 )
 from libramq.errors import ConnectFailed, RequestTimeout

@@ -16,8 +16,7 @@ from libramq.auth.access_control import AccessControl
 from libramq.auth.authorizer import Authorizer, is_permitted
 from libramq.auth.operation import Send
 from libramq.broker.cluster.cluster import Cluster
-from libramq.broker.cluster.kafka.group_copies import GroupCopies, GroupLoad
-from libramq.broker.cluster.kafka.group_successors import GroupSuccessors
+from libramq.broker.cluster.kafka.group_copies import GroupCopies, GroupLoad, GroupSuccessors
 from libramq.broker.cluster.kafka.nodes import Nodes
 from libramq.broker.cluster.kafka.offsets import OffsetExchanges
 from libramq.broker.cluster.kafka.topics import ClusterTopics

@@ -67,11 +67,11 @@ class Cluster:
         self._now_ms = peers.now_ms
         self.watched_topics = topics
         self._was_known = False
-        self.peers, self.view, self._relay = peers, peers.view, peers.relay
+        self.peers, self.view, self.relay = peers, peers.view, peers.relay
         self._watch = ClusterWatch(self.view, name_servers, self, ask=peers.ask, monotonic_ms=self._now_ms)
         self._deadline = peers.deadlines.new(self._tick, "Cluster")
         self._soon = partial(peers.soon, Phase.TIMERS, self._set_deadline)
-        self._watch.changed = self._relay.changed = peers.changed = self._soon
+        self._watch.changed = self.relay.changed = peers.changed = self._soon
         self._soon()
         consumers.observe_members(self._members_changed)
 
@@ -83,7 +83,7 @@ class Cluster:
         if self.view.is_alone or coordinator is None:  # Alone, coordination has heard of it at once.
             return
         if coordinator == self._name:
-            self._relay.own_changed(group, now_ms=self._now_ms())
+            self.relay.own_changed(group, now_ms=self._now_ms())
             return
         link = self.peers.links[coordinator]
         link.changed[group] = None
@@ -124,17 +124,13 @@ class Cluster:
             self._watch.look_soon()
         now_ms = self._now_ms()
         self._assigner.receive_tables(each.value() for each in body.assignments)
-        has_reported_all = self._relay.took(body, now_ms=now_ms)
+        has_reported_all = self.relay.took(body, now_ms=now_ms)
         self._assigner.tick(now_ms)
         return has_reported_all
 
     def receive_group(self, broker_name: str, group: str, members: Sequence[EdgeMember]) -> None:
         """Take another broker's report of one group's members."""
-        self._relay.receive_group(broker_name, group, members, now_ms=self._now_ms())
-
-    def receive_list(self, body: bodies.PeerListBody) -> None:
-        """Take a coordinator's list of a group's members."""
-        self._relay.listed(body)
+        self.relay.receive_group(broker_name, group, members, now_ms=self._now_ms())
 
     def receive_removal(self, body: bodies.PeerRemovedBody) -> None:
         """Handle another broker's deletion of a topic or group; ask name servers for the current state."""
@@ -161,28 +157,28 @@ class Cluster:
         for link in self.peers.links.values():
             if not link.is_asking and now_ms >= link.due_ms:
                 self._beat(link)
-        self._relay.forget_silent(now_ms)
-        self._publish(self._relay.take_due(now_ms))
+        self.relay.forget_silent(now_ms)
+        self._publish(self.relay.take_due(now_ms))
         self._assigner.tick(now_ms)
         self.peers.tick(now_ms)
 
     def _publish(self, groups: Sequence[str]) -> None:
         """Send the news of changed groups that are coordinated here to all brokers concerned."""
         for group in groups:
-            self._coordination.stock_members(group, self._relay.stock(group))
-            for edge, body in self._relay.publish_list(group):
+            self._coordination.stock_members(group, self.relay.stock(group))
+            for edge, body in self.relay.publish_list(group):
                 self.peers.say_list(edge, body)
             self._assigner.changed(group)
 
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend deadlines after a stall of this process: messages of brokers have not been read yet."""
-        self._relay.stalled(stall_ms, now_ms)
+        self.relay.stalled(stall_ms, now_ms)
         self.peers.stalled(stall_ms)
 
     def _set_deadline(self) -> None:
         """Set the deadline to when `_tick` is due next."""
         next_ms: MonotonicMs | None = None
-        for due_ms in (self._watch.next_due_ms, self.peers.next_due_ms, self._relay.next_due_ms):
+        for due_ms in (self._watch.next_due_ms, self.peers.next_due_ms, self.relay.next_due_ms):
             if due_ms is not None and (next_ms is None or due_ms < next_ms):
                 next_ms = due_ms
         for link in self.peers.links.values():
@@ -191,7 +187,7 @@ class Cluster:
         self._deadline.at(next_ms if next_ms is not None else self._now_ms() + ANSWER_MS_MAX)
 
     def _beat(self, link: PeerLink) -> None:
-        body = self._relay.body(link.name, link.begin())
+        body = self.relay.body(link.name, link.begin())
         if body.complete:
             tables = [bodies.PeerAssignmentsBody.of(table) for table in self._assigner.tables_for(link.name)]
             body = msgspec.structs.replace(body, assignments=tables)
@@ -216,7 +212,7 @@ class Cluster:
             group = self._coordination.group(effect.grant.group)
             assert group is not None, f"{effect.grant.group} is granted and unknown"
             self.peers.catch_up(link.name, group, effect.grant, self._coordination.refused)
-        for body in self._relay.lists_for(link.name):
+        for body in self.relay.lists_for(link.name):
             self.peers.say_list(link.name, body)
         for update in self._assigner.full_state():
             self.peers.send_assignments_to(link.name, update)
@@ -241,7 +237,7 @@ class Cluster:
             self._coordination.topic_changed(topic)
         # Our earlier state of a group may be outdated if another broker may have had it meanwhile.
         self._coordination.relocate(keeps_own=not (is_first and others), has_new=has_new)
-        self._relay.brokers_changed(now_ms=now_ms)
+        self.relay.brokers_changed(now_ms=now_ms)
         self._assigner.brokers_changed()
         self.view.announce()
 

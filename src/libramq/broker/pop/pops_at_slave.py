@@ -11,7 +11,7 @@ Upstream: PopMessageProcessor, whose slaves pop as masters do. Apache's sends ch
 (EscapeBridge.putMessageToSpecificQueue), and keeps them in memory where that fails.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
@@ -20,12 +20,12 @@ from libramq.broker.pop.acknowledging import Acknowledging
 from libramq.broker.pop.popping import Popping
 from libramq.broker.pop.reviving import AGAIN_MS
 from libramq.broker.pop.taking import PopSelection, Share, Taking, queue_offsets
-from libramq.clock import MonotonicMs, Now
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import PORTION
-from libramq.pop.check_point import AckSet, Key
+from libramq.pop.check_point import Key
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.unwritten import Unwritten
 from libramq.store.reading.read import ReadResult, ReadStatus
@@ -38,7 +38,7 @@ DISTANCE_MAX: Final = 4_096
 class PopsAtSlave:
     """Has messages handed out again, and forgets everything when the slave does not act any more.
 
-    may_serve: whether it acts, and knows what its master has popped.
+    may_serve: whether pops are served now: it acts, and knows what its master has popped.
     """
 
     def __init__(
@@ -53,24 +53,16 @@ class PopsAtSlave:
         assert files.pop.unwritten is not None
         self._unwritten, self._in_flight = files.pop.unwritten, files.pop.in_flight
         self._popping = popping
-        self._acknowledging = acknowledging
-        self._may_serve = may_serve
+        #: Notes messages of check points that are in flight here as done.
+        self.acknowledge = acknowledging.acknowledge_sets
+        self.may_serve = may_serve
         self._store, self._end = files.store, 0
         self._was_serving = False
         self._rounds = Rounds(files.store, kernel, self._hand_out_again, again_ms=AGAIN_MS)
 
-    @property
-    def is_serving(self) -> bool:
-        """Return whether pops are served now."""
-        return self._may_serve()
-
     def has(self, key: Key) -> bool:
         """Return whether a check point is in flight here."""
         return self._in_flight.find(key) is not None
-
-    def acknowledge(self, done: Iterable[AckSet], now: Now) -> None:
-        """Note messages of check points that are in flight here as done."""
-        self._acknowledging.acknowledge_sets(done, now)
 
     def settle(self) -> None:
         """Set the deadline; forget all if the master is back.
@@ -78,7 +70,7 @@ class PopsAtSlave:
         It is back where the log was cut, too: offsets may soon mean other messages.
         """
         before, self._end = self._end, self._store.end
-        is_serving = self._may_serve()
+        is_serving = self.may_serve()
         if self._was_serving and (self._end < before or not is_serving):
             self._unwritten.clear()
             for each in list(self._in_flight):

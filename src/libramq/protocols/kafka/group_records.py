@@ -17,8 +17,7 @@ from typing import Final, Generic
 
 from msgspec import structs
 
-from libramq.broker.cluster.kafka.group_copies import GroupCopies, GroupCopy
-from libramq.broker.cluster.kafka.group_successors import GroupSuccessors
+from libramq.broker.cluster.kafka.group_copies import GroupCopies, GroupCopy, GroupSuccessors
 from libramq.broker.files.tables import Tables
 from libramq.catalog.group_table import GroupTable
 from libramq.clock import MonotonicMs
@@ -38,7 +37,7 @@ FORGOTTEN_AT_ONCE: Final = 10
 
 
 class GroupRecords(ABC, Generic[G]):
-    """The records of this broker's groups of one protocol; a `group_successors.Source`."""
+    """The records of this broker's groups of one protocol; a `group_copies.Source`."""
 
     def __init__(
         self, every: BrokerGroups, groups: Groups[G], successors: GroupSuccessors, copies: GroupCopies

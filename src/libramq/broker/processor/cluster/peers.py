@@ -4,11 +4,10 @@ such request does here.
 Ours; the contracts are in docs/design/coordinated-groups.md and docs/design/kafka-cluster.md.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from libramq.broker.cluster.cluster import Cluster
-from libramq.broker.cluster.kafka.group_copies import GroupCopies
-from libramq.broker.cluster.kafka.group_successors import GroupSuccessors
+from libramq.broker.cluster.kafka.group_copies import GroupCopies, GroupSuccessors
 from libramq.broker.cluster.kafka.nodes import Nodes, is_visible
 from libramq.broker.cluster.kafka.offsets import exchange_of
 from libramq.broker.cluster.kafka.topics import ClusterTopics
@@ -85,8 +84,7 @@ class PeerRequests:
     @serves(RequestCode.PEER_REMOVED)
     def removed(self, request: Request) -> Outcome:
         """Handle another broker's deletion of a topic or a group."""
-        body: bodies.PeerRemovedBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: bodies.PeerRemovedBody = _of_peer(self._cluster, request)
         self._cluster.receive_removal(body)
         return SUCCESS
 
@@ -99,8 +97,7 @@ class PeerRequests:
     @serves(RequestCode.PEER_MEMBERS)
     def members(self, request: Request) -> Outcome:
         """Take an edge's report of its members; reply whether we have received all its groups."""
-        body: bodies.PeerMembersBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: bodies.PeerMembersBody = _of_peer(self._cluster, request)
         for table in body.assignments:
             _check_version(table, request)
         return Reply(ext={"lbKnown": "1" if self._cluster.receive_members(body) else "0"})
@@ -108,8 +105,7 @@ class PeerRequests:
     @serves(RequestCode.PEER_ASSIGN)
     def assign(self, request: Request) -> Outcome:
         """Decide the queues of a member that queried an edge, if its group is coordinated here."""
-        body: bodies.PeerAssignBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: bodies.PeerAssignBody = _of_peer(self._cluster, request)
         if body.members is not None:
             members = [member.value() for member in body.members]
             self._cluster.receive_group(body.broker_name, body.group, members)
@@ -119,8 +115,7 @@ class PeerRequests:
     @serves(RequestCode.PEER_ASSIGNMENTS)
     def receive_assignments(self, request: Request) -> Outcome:
         """Receive the assignments of members that query for their queues, from their coordinator."""
-        body: bodies.PeerAssignmentsBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: bodies.PeerAssignmentsBody = _of_peer(self._cluster, request)
         _check_version(body, request)
         self._assigner.assignments_updated(body.value())
         self._consumers.repeat_notifications()
@@ -129,11 +124,16 @@ class PeerRequests:
     @serves(RequestCode.PEER_LIST)
     def list(self, request: Request) -> Outcome:
         """Take a coordinator's list of a group's members; our own members are notified if it is news."""
-        body: bodies.PeerListBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: bodies.PeerListBody = _of_peer(self._cluster, request)
         _check_version(body, request)
-        self._cluster.receive_list(body)
+        self._cluster.relay.listed(body)
         return SUCCESS
+
+
+def _of_peer(cluster: Cluster, request: Request) -> Any:
+    """Return the body of a request; raises NoPermission unless the broker that it names has sent it."""
+    cluster.require_peer(request.peer.address, request.body.broker_name)
+    return request.body
 
 
 def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, request: Request) -> None:
@@ -175,15 +175,13 @@ class PeerNodeRequests:
     @serves(RequestCode.PEER_NODE)
     def node(self, request: Request) -> Outcome:
         """Return this broker as Kafka's clients see it."""
-        body: kafka_cluster.PeerNodeBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: kafka_cluster.PeerNodeBody = _of_peer(self._cluster, request)
         return Reply(body=encode_body(self._nodes.answer(body.version)))
 
     @serves(RequestCode.PEER_TOPIC)
     def topic(self, request: Request) -> Outcome:
         """Create, extend or delete a topic for a client of another broker."""
-        body: kafka_cluster.PeerTopicBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: kafka_cluster.PeerTopicBody = _of_peer(self._cluster, request)
         if not is_visible(body.topic):
             raise broker_error(
                 ResponseCode.INVALID_PARAMETER, f"topic {body.topic} is not for Kafka's clients"
@@ -196,8 +194,7 @@ class PeerNodeRequests:
     @serves(RequestCode.PEER_OFFSETS)
     def offsets(self, request: Request) -> Outcome:
         """Commit, return and delete offsets of a group that another broker coordinates."""
-        body: kafka_cluster.PeerOffsetsBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: kafka_cluster.PeerOffsetsBody = _of_peer(self._cluster, request)
         if not is_valid_group(body.group):
             raise broker_error(ResponseCode.INVALID_PARAMETER, f"{body.group!r} is not the name of a group")
         exchanged = self._offsets.take(exchange_of(body), request.peer)
@@ -211,8 +208,7 @@ class PeerNodeRequests:
     @serves(RequestCode.PEER_GROUPS)
     def groups(self, request: Request) -> Outcome:
         """Keep copies of groups that this broker coordinates next."""
-        body: kafka_cluster.PeerGroupsBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: kafka_cluster.PeerGroupsBody = _of_peer(self._cluster, request)
         return Reply(ext={"lbKnown": "1" if self._copies.take(body) else "0"})
 
     @serves(RequestCode.PEER_HANDOVER)
@@ -221,7 +217,6 @@ class PeerNodeRequests:
 
         Until our link to it stands, we may yet take the groups of its former life.
         """
-        body: kafka_cluster.PeerHandoverBody = request.body
-        self._cluster.require_peer(request.peer.address, body.broker_name)
+        body: kafka_cluster.PeerHandoverBody = _of_peer(self._cluster, request)
         has_all = self._successors.hand_over(body.broker_name) and self._nodes.is_linked(body.broker_name)
         return Reply(ext={"lbHandedOver": "1" if has_all else "0"})

@@ -138,7 +138,7 @@ class SlaveRequests:
 
     def _pop(self, request: Request) -> Outcome | None:
         header: h.PopMessageHeader = request.header
-        is_served = self._pops.is_serving and not header.order and header.consumer_group in self._groups
+        is_served = self._pops.may_serve() and not header.order and header.consumer_group in self._groups
         return None if is_served else _BUSY
 
     def _change(self, request: Request) -> Outcome | None:
@@ -147,7 +147,7 @@ class SlaveRequests:
 
     def _assign(self, request: Request) -> Outcome | None:
         """Assign what a group pops; queues that it pulls a coordinator assigns, which a slave is not."""
-        if not (self._pops.is_serving or self._slave.is_named_for_master):
+        if not (self._pops.may_serve() or self._slave.is_named_for_master):
             return _BUSY
         body: QueryAssignmentBody = request.body
         mode = self._modes.get(body.topic, body.consumer_group)
