@@ -106,19 +106,6 @@ class _NameServer:
     answered last. has_outcome: it has answered, or failed to.
     """
 
-    __slots__ = (
-        "address",
-        "answered_ms",
-        "has_changed",
-        "has_failed",
-        "has_outcome",
-        "heartbeat",
-        "is_linked",
-        "known",
-        "register",
-        "requested_ms",
-    )
-
     def __init__(self, address: str, deadlines: Deadlines, registration: "Registration") -> None:
         self.address = address
         self.register = deadlines.new(lambda _: registration._register(self))
