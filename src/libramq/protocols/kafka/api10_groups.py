@@ -70,7 +70,7 @@ class KafkaGroups:
         if due_ms is not None and now_ms - max(due_ms, ran_ms or due_ms) >= FROZEN_MS:
             self._thawed_ms = now_ms
         thawed_ms = max(self._thawed_ms, self.every.coordination.thawed_ms)
-        return now_ms - thawed_ms < THAW_MS and not self.every.nodes.is_alone
+        return now_ms - thawed_ms < THAW_MS and not self.every.nodes.view.is_alone
 
     def commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
         """Return why a member may not commit by a request of this version, if so."""

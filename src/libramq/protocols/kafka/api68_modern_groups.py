@@ -237,7 +237,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
 
     def _is_elsewhere(self, name: str) -> bool:
         # Where there are other brokers, one of them had those of our records after us.
-        is_outdated = not self._nodes.is_alone and name in self._records.silent
+        is_outdated = not self._nodes.view.is_alone and name in self._records.silent
         return is_outdated or self._nodes.is_elsewhere(name)
 
     def _drop(self, name: str, group: ModernGroup) -> None:

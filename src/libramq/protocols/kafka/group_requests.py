@@ -244,7 +244,7 @@ class GroupRequests(ABC, Generic[G]):
         self._due: dict[str, Deadline] = {}
         self.presence = Presence(kernel.purgatory, self._lost)
         self.held_heartbeats = HeldHeartbeats(kernel.deadlines, self._answer_held)
-        every.nodes.observe(self.moved)
+        every.nodes.view.observe(self.moved)
         records.observe(self.claim)
 
     # What each protocol does its own way.

@@ -8,7 +8,7 @@ Members of KIP-848's groups know topics by their ids. A topic that is made again
 had: RocketMQ's topics have no identity but their names.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final
@@ -41,17 +41,13 @@ class Node:
 class KafkaNodes:
     """The brokers of the cluster by their ids, and the partitions of its topics.
 
-    cluster: the same with brokers by name, and queues.
+    cluster: the same with brokers by name, and queues; view: who coordinates what.
     """
 
     def __init__(self, node: Node, nodes: Nodes) -> None:
-        self._node = node
+        self._node, self.cluster_id = node, node.cluster_id
         self._nodes = self.cluster = nodes
-
-    @property
-    def cluster_id(self) -> str:
-        """Return the name of the cluster."""
-        return self._node.cluster_id
+        self.view = nodes.view
 
     @property
     def own_id(self) -> int:
@@ -72,21 +68,12 @@ class KafkaNodes:
             found[name] = MetadataBroker(node_id=self.node_id(name), host=host, port=port)
         return found
 
-    @property
-    def is_alone(self) -> bool:
-        """Return whether there is no other broker."""
-        return self._nodes.view.is_alone
-
-    def observe(self, observer: Callable[[], None]) -> None:
-        """Have a function called after each change of the brokers, and so perhaps of coordinators."""
-        self._nodes.view.observe(observer)
-
     def coordinator(self, group: str) -> MetadataBroker | None:
         """Return the broker that coordinates a group; None while it is unknown, or serves no such clients.
 
         One that cannot be reached from here has been killed, perhaps: its successor is known in a moment.
         """
-        name = self._nodes.view.coordinator_of(group)
+        name = self.view.coordinator_of(group)
         return self.live().get(name) if name is not None and self._nodes.is_linked(name) else None
 
     def place(self, topic: str, partition: int) -> MessageQueue | None:
@@ -112,15 +99,15 @@ class KafkaNodes:
 
     def is_coordinator(self, group: str) -> bool:
         """Return whether this broker coordinates a group."""
-        return self._nodes.view.coordinator_of(group) == self._nodes.broker_name
+        return self.view.coordinator_of(group) == self._nodes.broker_name
 
     def is_elsewhere(self, group: str) -> bool:
         """Return whether another broker is known to coordinate a group."""
-        return self._nodes.view.coordinator_of(group) not in (None, self._nodes.broker_name)
+        return self.view.coordinator_of(group) not in (None, self._nodes.broker_name)
 
     def coordinator_refusal(self, group: str) -> ErrorCode | None:
         """Return why requests to a group's coordinator are refused here, if so."""
-        if not self._nodes.view.is_known:
+        if not self.view.is_known:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients try again here.
         return None if self.is_coordinator(group) else ErrorCode.NOT_COORDINATOR
 
