@@ -69,7 +69,7 @@ class _Refused(Exception):
 
 
 class TopicRequests:
-    """Answers requests about topics, and about the settings of topics and brokers."""
+    """Answers requests about topics, their records, and the settings of topics and brokers."""
 
     def __init__(
         self,
@@ -80,7 +80,9 @@ class TopicRequests:
         clock: Clock,
         kafka_nodes: KafkaNodes,
         changed: Changed,
+        store: MessageStore,
     ) -> None:
+        self._store = store
         self._kafka_nodes = kafka_nodes
         self._config = config
         self._topics = topics
@@ -408,28 +410,17 @@ class TopicRequests:
         )
 
     def _refusal(self, principal: Principal, action: Action, name: str) -> _Result | None:
-        return _change_refusal(self._authorizer, self._kafka_nodes, principal, action, name)
-
-
-class RecordDeletions:
-    """Answers DeleteRecords."""
-
-    def __init__(
-        self,
-        topics: TopicTable,
-        store: MessageStore,
-        authorizer: Authorizer,
-        nodes: KafkaNodes,
-        changed: Changed,
-    ) -> None:
-        self._topics = topics
-        self._store = store
-        self._authorizer = authorizer
-        self._nodes = nodes
-        self._changed = changed
+        """Return why a topic may not be changed, if so."""
+        try:
+            self._require(principal, action, name)
+        except BrokerError as denied:
+            return code_of(denied), str(denied)
+        if not self._kafka_nodes.partitions(name):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
+        return None
 
     @serves(wire.DeleteRecordsRequest)
-    def delete(self, request: wire.DeleteRecordsRequest, slot: Slot) -> None:
+    def delete_records(self, request: wire.DeleteRecordsRequest, slot: Slot) -> None:
         """Have partitions begin later; a thread reads what is not in memory.
 
         As in Kafka, a power cut at once may bring the records back: the next flush has the beginnings.
@@ -442,9 +433,9 @@ class RecordDeletions:
                 len(results) + len(request.topics),
             )
 
-        slot.proceed(self._delete(wanted, answer, slot.principal))
+        slot.proceed(self._delete_records(wanted, answer, slot.principal))
 
-    def _delete(
+    def _delete_records(
         self,
         wanted: Sequence[tuple[str, wire.DeleteRecordsPartition]],
         answer: Callable[[Sequence[wire.DeleteRecordsPartitionResult]], None],
@@ -463,11 +454,11 @@ class RecordDeletions:
         self, principal: Principal, name: str, wanted: wire.DeleteRecordsPartition
     ) -> wire.DeleteRecordsPartitionResult:
         index = wanted.partition_index
-        refusal = _change_refusal(self._authorizer, self._nodes, principal, Action.DELETE, name)
+        refusal = self._refusal(principal, Action.DELETE, name)
         if refusal is not None:
             return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=refusal[0])
         config = self._topics.get(name)
-        queue_id = self._nodes.queue(name, index)
+        queue_id = self._kafka_nodes.queue(name, index)
         if isinstance(queue_id, ErrorCode):
             return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=queue_id)
         if config is None or not 0 <= queue_id < config.read_queue_nums:
@@ -484,19 +475,6 @@ class RecordDeletions:
             code = ErrorCode.KAFKA_STORAGE_ERROR
             return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=code)
         return wire.DeleteRecordsPartitionResult(partition_index=index, low_watermark=beginning)
-
-
-def _change_refusal(
-    authorizer: Authorizer, nodes: KafkaNodes, principal: Principal, action: Action, name: str
-) -> _Result | None:
-    """Return why a topic may not be changed, if so."""
-    try:
-        require_permission(authorizer, Manage(principal, action, (topic(name),)))
-    except BrokerError as denied:
-        return code_of(denied), str(denied)
-    if not nodes.partitions(name):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
-    return None
 
 
 def _is_always(setting: wire.AlterableConfig | wire.IncrementalConfig) -> bool:

@@ -30,7 +30,7 @@ from libramq.protocols.kafka.api10_groups import KafkaGroups
 from libramq.protocols.kafka.api11_classic_groups import ClassicGroups
 from libramq.protocols.kafka.api15_group_admin import GroupAdministration
 from libramq.protocols.kafka.api17_sasl import Sasl
-from libramq.protocols.kafka.api19_topics import RecordDeletions, TopicRequests
+from libramq.protocols.kafka.api19_topics import TopicRequests
 from libramq.protocols.kafka.api22_producers import Producers
 from libramq.protocols.kafka.api68_modern_groups import Heartbeats, ModernGroups
 from libramq.protocols.kafka.broker_groups import BrokerGroups
@@ -106,8 +106,7 @@ class KafkaTranslator:
             self.producers,
             Fetches(broker.reads.fetching, authorizer, kernel.clock, nodes),
             lists,
-            TopicRequests(config, topics, cluster, authorizer, kernel.clock, nodes, self._changed),
-            RecordDeletions(topics, store, authorizer, nodes, self._changed),
+            TopicRequests(config, topics, cluster, authorizer, kernel.clock, nodes, self._changed, store),
         ]
 
     def _groups_of(
