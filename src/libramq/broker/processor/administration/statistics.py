@@ -16,7 +16,7 @@ from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.group_lag import topics_read
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.throughput import Throughput
-from libramq.broker.processor.stored_times import Popped, consume_offsets, popped_unfinished, stored_ms
+from libramq.broker.processor.stored_times import stored_ms
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY, SubscriptionData
@@ -27,6 +27,7 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.protocol_groups import ForeignGroup
 from libramq.kernel.work import Room, Work
 from libramq.message.queue import MessageQueue
+from libramq.pop.check_point import CheckPoint
 from libramq.remoting import headers as h
 from libramq.remoting.body import administration
 from libramq.remoting.body import consumers as bodies
@@ -43,6 +44,9 @@ GROUP_BYTES: Final = 1024
 _LANGUAGE: Final = "OTHER"
 #: Ours: mqadmin asks for ten units; a unit takes some 100 bytes of the reply.
 UNITS_MAX: Final = 1_000
+
+#: Check points by group, topic and queue.
+Popped = dict[tuple[str, str, int], list[CheckPoint]]
 
 
 class Statistics:
@@ -112,7 +116,7 @@ class Statistics:
                 f"{queue_count} queues in {len(known)} topics; {QUEUES_MAX} are allowed, ask topic by topic",
             )
         table: dict[MessageQueue, bodies.OffsetWrapper] = {}
-        popped = yield from popped_unfinished(self._in_flight, group)
+        popped = yield from self._popped_unfinished(group)
         gets = 0.0
         for config in known:
             gets += self._throughput.gets_per_second(group, config.topic_name)
@@ -136,7 +140,7 @@ class Statistics:
         header: h.BrokerConsumeStatsHeader = request.header
         yield Room(len(self._groups) * GROUP_BYTES)
         found: list[dict[str, list[bodies.ConsumeStats]]] = []
-        popped = yield from popped_unfinished(self._in_flight)
+        popped = yield from self._popped_unfinished()
         queue_count = total_diff = total_inflight = 0
         for group in [config.group_name for config in self._groups]:
             yield None
@@ -186,11 +190,52 @@ class Statistics:
         table = {}
         for queue_id in queue_ids:
             queue = MessageQueue(topic, self._broker_name, queue_id)
-            table[queue] = yield from consume_offsets(
-                self._store, self._offsets, group, queue, committed.get(queue_id), popped
-            )
+            table[queue] = yield from self._progress_in(group, queue, committed.get(queue_id), popped)
             yield None
         return table
+
+    def _progress_in(
+        self, group: str, queue: MessageQueue, committed: int | None, popped: Popped
+    ) -> Work[bodies.OffsetWrapper]:
+        """Return a group's progress in one queue, given its committed offset, if it has one.
+
+        A group that pops commits soon after its pops, so messages in flight are subtracted from that offset:
+        they are pulled, and not consumed. Where nobody knows from where on a group reads, tools get the first
+        message, as Apache's do, and that it is unknown.
+        """
+        topic, queue_id = queue.topic, queue.queue_id
+        store, offsets = self._store, self._offsets
+        end, first = store.max_offset(topic, queue_id), store.min_offset(topic, queue_id)
+        begin = offsets.read_from(group, topic, queue_id) if committed is None else committed
+        pulled = offsets.pull_offsets.get(group, topic, queue_id)
+        # Deleted messages do not count as lag: the group continues with the first that exists.
+        offset = max(begin or 0, first)
+        read_ms = (yield from stored_ms(store, topic, queue_id, offset - 1)) if offset else 0
+        before = behind = 0
+        for each in popped.get((group, topic, queue_id), ()):
+            count = len(each.diffs) - each.done.bit_count()
+            if each.start_offset < offset:
+                before += count
+            else:
+                behind += count
+            yield None
+        return bodies.OffsetWrapper(
+            broker_offset=end,
+            consumer_offset=max(0, offset - before),
+            pull_offset=max(offset + behind, pulled or 0),
+            last_timestamp=max(0, read_ms),
+            is_unknown=True if begin is None and end > first else None,
+        )
+
+    def _popped_unfinished(self, group: str | None = None) -> Work[Popped]:
+        """Return what a group, or each, has popped and not acknowledged."""
+        popped: Popped = {}
+        if group is None or self._in_flight.count_of(group):
+            for each in list(self._in_flight):
+                if group in (None, each.group):
+                    popped.setdefault((each.group, each.topic, each.queue_id), []).append(each)
+                yield None
+        return popped
 
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, request: Request) -> Work[Outcome]:
