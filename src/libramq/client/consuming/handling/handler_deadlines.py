@@ -57,20 +57,18 @@ class HandlerDeadlines:
         timeout_ms = self._settings.consume_timeout_ms
         expired = [each for each in self._abandoned if now_ms - each.began_ms > timeout_ms]
         steps = self._coordination.ended(expired, now_ms)
-        late = self._abandon(self._late(now_ms))
-        if not late:
-            return steps
-        failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
-        return [*steps, fx.Abandon(tuple(late)), *self._ended(failed, now_ms)]
+        late = self._late(now_ms)
+        return steps + self.overrun(late, now_ms) + self._coordination.ended(late, now_ms)
 
     def overrun(self, deliveries: Sequence[Delivery], now_ms: MonotonicMs) -> Effects:
-        """Abandon handlers that have passed max_processing_ms, as if they had failed.
+        """Abandon handlers, as many as may be, as if they had failed.
 
-        The member counts as slow until they return, or consume_timeout_ms is over.
+        Those beyond max_processing_ms count as slow until they return, or consume_timeout_ms is over.
         """
-        late = self._abandon(deliveries)
+        late = deliveries[: self._settings.threads - len(self._abandoned)]
         if not late:
             return []
+        self._abandoned.update(late)
         failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
         return [fx.Abandon(tuple(late)), *self._consumption.handled(failed, now_ms)]
 
@@ -85,13 +83,12 @@ class HandlerDeadlines:
                 returned.append(delivery)
             else:
                 counting.append(result)
-        return self._ended(counting, now_ms) + self._coordination.ended(returned, now_ms)
-
-    def _ended(self, results: Sequence[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
-        effects = self._consumption.handled(results, now_ms)
-        return effects + self._coordination.ended((delivery for delivery, _ in results), now_ms)
+        effects = self._consumption.handled(counting, now_ms)
+        effects += self._coordination.ended((delivery for delivery, _ in counting), now_ms)
+        return effects + self._coordination.ended(returned, now_ms)
 
     def _late(self, now_ms: MonotonicMs) -> list[Delivery]:
+        """Return the overdue handlers that may be abandoned."""
         timeout_ms = self._settings.consume_timeout_ms
         late = [
             delivery
@@ -110,10 +107,4 @@ class HandlerDeadlines:
                 consume_timeout_ms=timeout_ms,
                 configured="PushConsumer(consume_timeout_ms=…)",
             )
-        return late
-
-    def _abandon(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Abandon as many as may be; return them."""
-        abandoned = deliveries[: self._settings.threads - len(self._abandoned)]
-        self._abandoned.update(abandoned)
-        return abandoned
+        return late[:room]
