@@ -16,7 +16,7 @@ from libramq.broker.files.tables import Entries
 from libramq.broker.groups.committing import Committing
 from libramq.broker.messages.reading import Reading
 from libramq.catalog.config_ledger import ConfigLedger
-from libramq.client.consuming.queues.owned_queue import Lease
+from libramq.client.consuming.queues.owned_queue import FOREVER, Lease
 from libramq.offsets.fence import NOBODY, Fences, Opening
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.nodes.consumer_node import Handling
@@ -176,7 +176,7 @@ def append_to_others(append):  # type: ignore[no-untyped-def]
 
 
 def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Lease, "renew", lambda *_: None)
+    monkeypatch.setattr(Lease, "until_ms", property(lambda _: FOREVER, lambda *_: None), raising=False)
     noticed(scenario("pause", "join", "pause", "partition", "pause", duration_ms=25_000))
 
 

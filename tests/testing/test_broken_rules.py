@@ -30,7 +30,7 @@ from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pop import pop_consumer_core
 from libramq.client.consuming.pulling.pulling import Delivering
-from libramq.client.consuming.queues.owned_queue import HeldMessages, Lease
+from libramq.client.consuming.queues.owned_queue import FOREVER, HeldMessages, Lease
 from libramq.client.routing.routes import RouteTable
 from libramq.errors import RemoteError
 from libramq.fencing import Opened
@@ -195,21 +195,23 @@ def test_progress_files_ahead_of_the_log_are_caught(monkeypatch: pytest.MonkeyPa
 def test_a_fence_that_accepts_everything_is_caught(monkeypatch: pytest.MonkeyPatch):
     """The members do not know, either, when their session has ended."""
     monkeypatch.setattr(Fences, "check", lambda *_: None)
-    monkeypatch.setattr(Lease, "renew", lambda *_: None)
+    monkeypatch.setattr(Lease, "until_ms", property(lambda _: FOREVER, lambda *_: None), raising=False)
     monkeypatch.setattr(NoHandlerAfterTheSession, "handling_began", lambda *_: None)
     caught(OneReaderAQueue, scenario(*["partition"] * 6, group=OURS, members=3))
 
 
 def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Lease, "renew", lambda *_: None)
+    monkeypatch.setattr(Lease, "until_ms", property(lambda _: FOREVER, lambda *_: None), raising=False)
     group = replace(OURS, handling=Handling(duration_ms_max=200, concurrency=1))
     caught(NoHandlerAfterTheSession, scenario("pause", "pause", group=group, members=3, duration_ms=20_000))
 
 
 def test_a_member_that_ignores_committed_offsets_is_caught(monkeypatch: pytest.MonkeyPatch):
-    opened, granted, from_zero = Claims.opened, Claims.granted, Opened(0)
+    opened, granted, from_zero = Claims._opened, Claims.granted, Opened(0)
     monkeypatch.setattr(
-        Claims, "opened", lambda self, request, _, now_ms: opened(self, request, from_zero, now_ms)
+        Claims,
+        "_opened",
+        lambda self, owned, claim, _, now_ms: opened(self, owned, claim, from_zero, now_ms),
     )
     monkeypatch.setattr(
         Claims,
