@@ -302,7 +302,10 @@ class QueueReader(BlockingCluster):
                     if full_replies >= GROW_AFTER:
                         chunk, full_replies = min(2 * chunk, CHUNK_MAX), 0
                     continue
-                chunk, full_replies = _smaller(reached - position, len(reply.body)), 0
+                # The next ones are as large; if messages vary in size, a little less, so that they fit.
+                is_full = len(reply.body) > REPLY_BYTES_MAX // 2
+                chunk = max(1, (reached - position) * 7 // 8 if is_full else reached - position)
+                full_replies = 0
                 if in_flight:  # The rest of this range precedes the ones already requested.
                     in_flight.appendleft(self._ask_for(remote, queue, reached, stop))
                 else:
@@ -356,9 +359,3 @@ class _Requested(NamedTuple):
     number: int
     start: int
     stop: int
-
-
-def _smaller(count: int, size: int) -> int:
-    """Return the next size to request after a reply that was shorter than requested."""
-    is_full = size > REPLY_BYTES_MAX // 2  # Messages vary in size: a little less, so that the next ones fit.
-    return max(1, count * 7 // 8 if is_full else count)

@@ -166,7 +166,8 @@ class KnownBrokers:
         group = self._settings.group
         # Comparing takes a good half second for 10,000 names, in which nothing else is done.
         compared_max = max(1, NAMES_COMPARED_MAX // max(1, len(topics)))
-        missing = [topic for topic in self._subscriptions if self._is_missing(topic)]
+        created = filter(_is_created, self._subscriptions)
+        missing = [topic for topic in created if self.routes.published.get(topic) is None]
         for position, topic in enumerate(missing):
             near = topics if position < compared_max else ()
             if _missing(topic) in self.troubles.present:
@@ -181,9 +182,6 @@ class KnownBrokers:
             self.troubles.begin(_missing(topic), error)
         self._without_topic = frozenset(sorted(masters)[:WITHOUT_TOPIC_MAX])
         return self.meet()
-
-    def _is_missing(self, topic: str) -> bool:
-        return _is_created(topic) and self.routes.published.get(topic) is None
 
     # Brokers.
 

@@ -140,14 +140,11 @@ def failure_of(
         times, endless = messages[0].reconsume_times, settings.retries_max >= RECONSUME_TIMES_MAX
         about["attempt"] = f"{times + 1}" if endless else f"{times + 1} of {settings.retries_max + 1}"
         if not settings.is_last_attempt(times) and not settings.pop:
-            again_ms = settings.suspend_ms if settings.orderly else _again_ms(times)
+            # A broker redelivers it by its level, if it has Apache's.
+            level = min(FIRST_RETRY_LEVEL + max(times, 0), len(DELAY_LEVELS_MS))
+            again_ms = settings.suspend_ms if settings.orderly else DELAY_LEVELS_MS[level - 1]
             about["next_attempt"] = f"in {again_ms / 1000:g} s"
     return what_follows(messages, settings), about
-
-
-def _again_ms(times: int) -> int:
-    """Return when a broker redelivers a message, if it has Apache's delay levels."""
-    return DELAY_LEVELS_MS[min(FIRST_RETRY_LEVEL + max(times, 0), len(DELAY_LEVELS_MS)) - 1]
 
 
 def what_follows(messages: Sequence[MessageExt], settings: ConsumerSettings) -> str:

@@ -475,7 +475,8 @@ class Holding:
             self._abandoned.add(delivery)
             self._deliveries.pop(delivery, None)
             self._settle(delivery, HandlerOutcome.LATER, now_ms)
-        half_ms = self._settings.invisible_ms // 2
+        invisible_ms = self._settings.invisible_ms
+        half_ms = invisible_ms // 2
         found: Effects = []
         for delivery in self._deliveries:
             if self.is_paused and not delivery.started:
@@ -488,13 +489,10 @@ class Holding:
                 is_due = held.until_ms - now_ms <= half_ms and not (held.is_pending or held.is_gone)
                 if is_due and address is not None:
                     held.is_pending = True
-                    found.append(self._extend(held, address, now_ms))
+                    call = change_call(self._settings.group, held.message, invisible_ms)
+                    done = partial(self._extended, held, now_ms + invisible_ms)
+                    found.append(fx.Ask(address, call, done, SETTLE_TIMEOUT_MS))
         return [*found, fx.Abandon(tuple(late))] if late else found
-
-    def _extend(self, held: HeldMessage, address: str, now_ms: MonotonicMs) -> fx.Ask[Changed]:
-        invisible_ms = self._settings.invisible_ms
-        call = change_call(self._settings.group, held.message, invisible_ms)
-        return fx.Ask(address, call, partial(self._extended, held, now_ms + invisible_ms), SETTLE_TIMEOUT_MS)
 
     def _extended(
         self, held: HeldMessage, until_ms: MonotonicMs, outcome: Changed | LibraError, now_ms: MonotonicMs

@@ -186,7 +186,11 @@ class Delivering:
         """Handle the messages of a pull."""
         if self._orderly:
             if messages and owned.former_attempts.times:
-                _count_former(owned, messages[0])
+                # Go on counting the attempts with which the queue's former owner had failed.
+                offset, times = owned.former_attempts
+                owned.former_attempts = NO_ATTEMPTS
+                if messages[0].queue_offset == offset:
+                    messages[0].reconsume_times = max(messages[0].reconsume_times, times)
             owned.work.waiting.extend(messages)
             return self.next(owned)
         deliveries = [Delivery(owned, portion) for portion in self._cut(owned, messages)]
@@ -249,14 +253,6 @@ class Delivering:
             else:
                 cut.append([message])
         return cut
-
-
-def _count_former(owned: OwnedQueue, first: MessageExt) -> None:
-    """Go on counting the attempts of a message with which the queue's former owner had failed."""
-    offset, times = owned.former_attempts
-    owned.former_attempts = NO_ATTEMPTS
-    if first.queue_offset == offset:
-        first.reconsume_times = max(first.reconsume_times, times)
 
 
 class Pulling:
