@@ -2,7 +2,7 @@
 
 from markupsafe import Markup
 
-from libramq.report.page import Entry, figure, html_table, legend, note, page, section, tiles
+from libramq.report.page import figure, html_table, legend, note, page, section, tiles
 
 BAD = '<script>"&'
 SHOWN = "&lt;script&gt;&#34;&amp;"
@@ -12,7 +12,7 @@ def test_every_text_is_escaped_once():
     parts = [
         tiles([(BAD, BAD)]),
         section(BAD, BAD, note(BAD)),
-        legend([Entry(BAD, "c0")]),
+        legend([(BAD, "c0")]),
         html_table([BAD], [[BAD]]),
         figure("<line/>", 10, 10, BAD),
     ]

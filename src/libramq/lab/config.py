@@ -71,11 +71,7 @@ class Experiment:
 def read_experiment(path: Path | None = None, *, small: bool = False, **overrides: Any) -> Experiment:
     """Read an experiment; overrides other than None take precedence. ConfigError has key and remedy."""
     named = {key: value for key, value in overrides.items() if value is not None}
-    return experiment(read_config(LabConfig, path, **{**(SMALL if small else {}), **named}))
-
-
-def experiment(config: LabConfig) -> Experiment:
-    """Check a configuration and divide it into groups."""
+    config = read_config(LabConfig, path, **{**(SMALL if small else {}), **named})
     kinds = _kinds(config)
     synthetic = [kind for kind in kinds if kind != RECORDED]
     entrants = [entrant(name) for name in _once("strategies", config.strategies or STRATEGIES)]

@@ -88,10 +88,10 @@ def replay(history: History, entrant: Entrant, costs: Costs, ticks: Ticks) -> li
                 doubled=sum(loads) - len(group.owners),
                 least=min(loads, default=0),
                 most=max(loads, default=0),
-                still_ms=sum(count * pauses[cause] for cause, count in moved.items()),
-                worst_pause_ms=max(pauses.values(), default=0),
+                still_ms=float(sum(count * pauses[cause] for cause, count in moved.items())),
+                worst_pause_ms=float(max(pauses.values(), default=0)),
                 idle_ms=unowned * (following - step.at_ms),
-                repeated=sum(count * known[cause].repeated for cause, count in moved.items()),
+                repeated=float(sum(count * known[cause].repeated for cause, count in moved.items())),
                 rounds=group.rounds,
                 assignor_ms=group.assignor_ns / NANOS_OF_MS,
             )

@@ -54,30 +54,21 @@ def step_row(
     history: History, entrant: Entrant, number: int, outcome: StepOutcome, fair: StepOutcome
 ) -> tuple[Any, ...]:
     """Return a row of steps; fair: the same step with the fewest moves and the most even loads."""
-    return (
-        history.kind,
-        history.group,
-        entrant.name,
-        entrant.allocator.value,
-        number,
-        outcome.step.at_ms,
-        outcome.step.what,
-        outcome.member_count,
-        history.queue_count,
-        outcome.moved,
-        fair.moved,
-        outcome.least,
-        outcome.most,
-        fair.most,
-        outcome.unowned,
-        outcome.doubled,
-        float(outcome.still_ms),
-        float(outcome.worst_pause_ms),
-        outcome.idle_ms,
-        float(outcome.repeated),
-        outcome.rounds,
-        outcome.assignor_ms,
-    )
+    values = {
+        **{name: getattr(outcome, name, None) for name in STEPS},
+        "kind": history.kind,
+        "group": history.group,
+        "strategy": entrant.name,
+        "allocator": entrant.allocator.value,
+        "step": number,
+        "at_ms": outcome.step.at_ms,
+        "what": outcome.step.what,
+        "members": outcome.member_count,
+        "queues": history.queue_count,
+        "minimum": fair.moved,
+        "fair_most": fair.most,
+    }
+    return tuple(values.values())
 
 
 def lab_tables(steps: "DataFrame") -> "dict[str, DataFrame]":

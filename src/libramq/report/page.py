@@ -4,7 +4,6 @@ Its parts are rendered by the templates beside this module, which escape whateve
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -32,46 +31,23 @@ def note(text: str) -> Markup:
     return _render("note", text)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A name in a legend. colour: the class of its square."""
-
-    name: str
-    colour: str
-
-
-def legend(entries: Iterable[Entry]) -> Markup:
-    """Return names beside the colours that stand for them."""
+def legend(entries: Iterable[tuple[str, str]]) -> Markup:
+    """Return names beside the colours that stand for them: (name, the class of its square)."""
     return _render("legend", list(entries))
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; numbers are aligned right."""
-
-    name: str
-    is_number: bool
-
-    def __str__(self) -> str:
-        return self.name
-
-
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup:
-    """Return rows under the names of their columns; None is a dash."""
-    heads = [
-        Column(name, bool(rows) and all(_is_number(row[index]) for row in rows))
-        for index, name in enumerate(columns)
+    """Return rows under the names of their columns; numbers are aligned right, None is a dash."""
+    are_numbers = [
+        bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
+        for index in range(len(columns))
     ]
-    return _render("table", heads, [[written(cell) for cell in row] for row in rows])
+    return _render("table", columns, are_numbers, [[written(cell) for cell in row] for row in rows])
 
 
 def figure(drawing: str, width: int, height: int, label: str) -> Markup:
     """Return a drawing of SVG elements, whose texts are escaped. label: what it shows, for screen readers."""
     return _render("figure", Markup(drawing), width, height, label)
-
-
-def _is_number(cell: object) -> bool:
-    return cell is None or isinstance(cell, int | float)
 
 
 def written(cell: object) -> str:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from libramq.report.page import Entry, figure
+from libramq.report.page import figure
 from libramq.report.page import legend as legend_of
 
 #: Ours: a page column.
@@ -174,7 +174,7 @@ def legend(names: Iterable[str], colours: Sequence[int] | None = None) -> Markup
     """Return the names of colours: the first so many, or those given."""
     names = list(names)
     numbers = colours or range(len(names))
-    return legend_of(Entry(name, colour_class(colour)) for name, colour in zip(names, numbers, strict=True))
+    return legend_of((name, colour_class(colour)) for name, colour in zip(names, numbers, strict=True))
 
 
 def names_width(names: Iterable[str]) -> float:
