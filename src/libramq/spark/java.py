@@ -103,17 +103,20 @@ def spark_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="libramq-"))
 
 
+def write_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file unless it is as it should be: another process may be reading or starting it right now."""
+    if path.is_file() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.chmod(mode)
+    draft.replace(path)
+
+
 def write_shim(home: Path, java: Path) -> None:
     """Make `home` a JAVA_HOME whose `java` starts the given one."""
-    shim = home / "bin" / "java"
-    text = SHIM.format(java=java)
-    if shim.exists() and shim.read_text() == text:
-        return
-    shim.parent.mkdir(parents=True, exist_ok=True)
-    draft = shim.with_name(f"java.{os.getpid()}")
-    draft.write_text(text)
-    draft.chmod(0o755)
-    draft.replace(shim)  # Another process may be starting it right now.
+    write_file(home / "bin" / "java", SHIM.format(java=java), 0o755)
 
 
 def java_home() -> Path | None:
@@ -209,17 +212,12 @@ class Output:
 output: Final = Output()
 
 
-def _home_on_path() -> Path:
-    """Return the JAVA_HOME of the `java` on the PATH, which Debian makes a link."""
-    java = shutil.which("java")
-    assert java is not None
-    return Path(java).resolve().parent.parent
-
-
 def main() -> int:
     """Print the JAVA_HOME; return the exit code."""
     try:
-        print(java_home() or os.environ.get("JAVA_HOME") or _home_on_path())
+        # A `java` on the PATH is a link in Debian.
+        on_path = Path(shutil.which("java") or "java").resolve().parent.parent
+        print(java_home() or os.environ.get("JAVA_HOME") or on_path)
     except JavaNotFound as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from libramq.errors import needs_extra
-from libramq.spark.java import java_home, output, spark_directory
+from libramq.spark.java import java_home, output, spark_directory, write_file
 from libramq.spark.worker_code import package_zip
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def bootstrap(directory: Path | None = None, *, master: str = "local") -> None:
         home.mkdir(parents=True, exist_ok=True)
         for name in ("jars", "bin"):  # Deliberately without python/lib, which has the zip.
             _link(home / name, package / name)
-        _write_log_settings(home / "conf")
+        # Four lines fewer at every start; a user's SPARK_CONF_DIR takes precedence.
+        write_file(home / "conf" / "log4j2.properties", LOG_SETTINGS)
         os.environ["SPARK_HOME"] = str(home)
     java = java_home()
     if java is not None:
@@ -120,17 +121,6 @@ def _python_by_name() -> str:
     if shutil.which(name) != str(ours / name):
         os.environ["PATH"] = os.pathsep.join([str(ours), os.environ.get("PATH", os.defpath)])
     return name
-
-
-def _write_log_settings(directory: Path) -> None:
-    """Suppress four lines at every start; a user's SPARK_CONF_DIR takes precedence."""
-    file = directory / "log4j2.properties"
-    if file.is_file() and file.read_text() == LOG_SETTINGS:
-        return
-    directory.mkdir(exist_ok=True)
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
-    draft.write_text(LOG_SETTINGS)
-    draft.replace(file)
 
 
 def _link(link: Path, target: Path) -> None:
