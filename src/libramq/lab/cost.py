@@ -35,28 +35,24 @@ class Cost:
 
 Costs = Mapping[tuple[Allocator, str], Cost]
 
-#: docs/performance.md, "Rebalances", one broker: B joins; B stops; C, with 8 queues, is
-#: killed; D, with 8, is frozen.
-_BY_COORDINATOR: Final = {
-    HANDOVER: Cost(6, 0),
-    Departure.LEFT.value: Cost(26, 0),
-    Departure.CRASHED.value: Cost(177, 14 / 8),
-    Departure.LOST.value: Cost(9_834, 22 / 8),
-}
 _KILLED_JAVA_MS: Final = 530
-#: docs/performance.md, "Rebalances of Java consumers", concurrent, on our broker. None was frozen there: the
-#: broker probes a silent client after SILENCE_MS_MAX, and its queues are then reassigned like those of a
-#: killed one.
-_BY_CLIENTS: Final = {
-    HANDOVER: Cost(1_153, 0),
-    Departure.LEFT.value: Cost(522, 0),
-    Departure.CRASHED.value: Cost(_KILLED_JAVA_MS, 4 / 8),
-    Departure.LOST.value: Cost(SILENCE_MS_MAX + ANSWER_MS_MAX + _KILLED_JAVA_MS, 4 / 8),
-}
 COSTS: Final[Costs] = MappingProxyType(
     {
-        **{(Allocator.COORDINATOR, cause): cost for cause, cost in _BY_COORDINATOR.items()},
-        **{(Allocator.CLIENTS, cause): cost for cause, cost in _BY_CLIENTS.items()},
+        # docs/performance.md, "Rebalances", one broker: B joins; B stops; C, with 8 queues, is killed; D,
+        # with 8, is frozen.
+        (Allocator.COORDINATOR, HANDOVER): Cost(6, 0),
+        (Allocator.COORDINATOR, Departure.LEFT.value): Cost(26, 0),
+        (Allocator.COORDINATOR, Departure.CRASHED.value): Cost(177, 14 / 8),
+        (Allocator.COORDINATOR, Departure.LOST.value): Cost(9_834, 22 / 8),
+        # docs/performance.md, "Rebalances of Java consumers", concurrent, on our broker. None was frozen
+        # there: the broker probes a silent client after SILENCE_MS_MAX, and its queues are then reassigned
+        # like those of a killed one.
+        (Allocator.CLIENTS, HANDOVER): Cost(1_153, 0),
+        (Allocator.CLIENTS, Departure.LEFT.value): Cost(522, 0),
+        (Allocator.CLIENTS, Departure.CRASHED.value): Cost(_KILLED_JAVA_MS, 4 / 8),
+        (Allocator.CLIENTS, Departure.LOST.value): Cost(
+            SILENCE_MS_MAX + ANSWER_MS_MAX + _KILLED_JAVA_MS, 4 / 8
+        ),
     }
 )
 """By allocator and cause."""

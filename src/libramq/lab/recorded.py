@@ -19,7 +19,7 @@ from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.rebalance_event import Reason, RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, rebalances
 from libramq.lab.cost import DEPARTURES, Costs, RecordedMove, measured_costs, recorded_moves
-from libramq.lab.histories import Departure, History, Step
+from libramq.lab.histories import Departure, History, Step, Topics
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.spark.options import ACCESS_PREFIX
@@ -137,19 +137,16 @@ def recorded_history(group: str, reported: Iterable[BrokerEvent]) -> History | N
         return None
     members = set(started[0].members or ())
     first = sorted(members)
-    steps = _steps(started[1:], members, started[0].at_ms)
+    topics = frozenset(queues)
+    steps = _steps(started[1:], members, started[0].at_ms, topics)
     if not first or not steps:
         return None
-    topics = frozenset(queues)
     return History(
         group=group,
         kind=KIND,
         queues=queues,
         members=dict.fromkeys(first, topics),
-        steps=[
-            Step(at_ms=at_ms, what=what, gone=gone, joined=dict.fromkeys(joined, topics))
-            for at_ms, what, gone, joined in steps
-        ],
+        steps=steps,
         has_zones=False,
     )
 
@@ -168,10 +165,10 @@ def _queues(events: Iterable[RebalanceEvent]) -> dict[str, list[MessageQueue]]:
 
 
 def _steps(
-    started: Sequence[RebalanceEvent], members: set[str], begun_at_ms: int
-) -> list[tuple[int, str, dict[str, Departure], list[str]]]:
+    started: Sequence[RebalanceEvent], members: set[str], begun_at_ms: int, topics: Topics
+) -> list[Step]:
     """Group the events into steps: those within one collection interval of the coordinator are one step."""
-    steps: list[tuple[int, str, dict[str, Departure], list[str]]] = []
+    steps: list[Step] = []
     place = 0
     while place < len(started) and len(steps) < STEPS_MAX:
         at_ms = started[place].at_ms
@@ -189,7 +186,8 @@ def _steps(
                 ways[event.who] = DEPARTURES[event.reason]
             reasons[event.reason] = None
         gone = {who: ways[who] for who in sorted(before - members)}
-        joined = sorted(members - before)
+        joined = dict.fromkeys(sorted(members - before), topics)
         if gone or joined:
-            steps.append((at_ms - begun_at_ms, ", ".join(reasons), gone, joined))
+            what = ", ".join(reasons)
+            steps.append(Step(at_ms=at_ms - begun_at_ms, what=what, gone=gone, joined=joined))
     return steps

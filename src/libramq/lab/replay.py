@@ -8,7 +8,7 @@ is passed in.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -99,24 +99,16 @@ def replay(history: History, entrant: Entrant, costs: Costs, ticks: Ticks) -> li
     return outcomes
 
 
-@dataclass(slots=True)
 class _Group:
     """The group during its history. shares: by client id; owners: by queue, live members only."""
 
-    history: History
-    entrant: Entrant
-    strategy: Strategy
-    ticks: Ticks
-    members: dict[str, Topics] = field(init=False)
-    queues: frozenset[MessageQueue] = field(init=False)
-    shares: dict[str, Sequence[MessageQueue]] = field(default_factory=dict)
-    owners: dict[MessageQueue, str] = field(default_factory=dict)
-    rounds: int = 0
-    assignor_ns: int = 0
-
-    def __post_init__(self) -> None:
-        self.members = dict(sorted(self.history.members.items()))
-        self.queues = frozenset(chain.from_iterable(self.history.queues.values()))
+    def __init__(self, history: History, entrant: Entrant, strategy: Strategy, ticks: Ticks) -> None:
+        self.history, self.entrant, self.strategy, self.ticks = history, entrant, strategy, ticks
+        self.members: dict[str, Topics] = dict(sorted(history.members.items()))
+        self.queues = frozenset(chain.from_iterable(history.queues.values()))
+        self.shares: dict[str, Sequence[MessageQueue]] = {}
+        self.owners: dict[MessageQueue, str] = {}
+        self.rounds = self.assignor_ns = 0
 
     def change(self, step: Step) -> None:
         """Apply the departures and arrivals of a step."""
