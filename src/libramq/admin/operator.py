@@ -235,8 +235,7 @@ class Operator(Admin):
 
     async def topic_ends(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the first and last offsets of a topic's queues, sorted."""
-        tables = await self._ask_each(await self.brokers_of(topic), calls.topic_stats(topic))
-        return dict(sorted(one for table in tables for one in table.offset_table.items()))
+        return dict(sorted((await self.topic_stats(topic)).items()))
 
     async def groups_at(self, brokers: Sequence[str], topic: str) -> list[str]:
         """Return the groups that consume a topic at brokers, sorted."""

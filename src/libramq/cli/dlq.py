@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from libramq.cli import options
-from libramq.cli.printable import printable
+from libramq.cli.printable import printable, time_text
 from libramq.errors import ConfigError, LibraError, counted
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def _refuse_unknown(group: str, wanted: set[str], found: "Iterable[DeadLetter]")
 
 def _cells(letter: "DeadLetter") -> list[str]:
     message = letter.message
-    died = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(message.store_timestamp_ms / 1000))
+    died = time_text(message.store_timestamp_ms)
     keys = " ".join(message.keys)
     attempts = str(message.reconsume_times)
     return [died, letter.message_id, letter.topic or "?", attempts, keys or "–", letter.error or "–"]

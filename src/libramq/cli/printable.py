@@ -5,6 +5,7 @@ All text from others is printed through here.
 """
 
 import re
+import time
 from typing import Final
 
 #: The second set of control characters, further line ends, and characters that reverse the writing direction.
@@ -21,3 +22,15 @@ def printable(text: str) -> str:
 def printable_json(text: str) -> str:
     """Return equal JSON without effects on a terminal."""
     return _OBEYED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a time in this machine's zone; a dash for none."""
+    at = time.localtime(timestamp_ms / 1000)
+    return time.strftime("%Y-%m-%d %H:%M:%S", at) if timestamp_ms > 0 else "–"
+
+
+def camel(name: str) -> str:
+    """Return the name of a field as programs get it in JSON."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

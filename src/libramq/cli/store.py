@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from libramq.cli import options
+from libramq.cli.printable import camel
 
 if TYPE_CHECKING:
     from libramq.message.record import RecordHead
@@ -74,7 +75,7 @@ def copy(
         raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")
     report = copy_store(source, target, LocalFileSystem(), commit_log=commit_log)
     if json:
-        output.print_json({_camel(name): value for name, value in asdict(report).items()})
+        output.print_json({camel(name): value for name, value in asdict(report).items()})
         return
     state = "closed by its broker" if report.is_closed else "not closed: its broker is running, or was killed"
     begin = "nothing" if report.is_closed else f"the log from {report.recovered_from:,} on"
@@ -182,11 +183,6 @@ def _as_json(report: "StoreReport") -> dict[str, Any]:
         {"offset": each.offset, "end": each.end, "reason": each.reason, "isOneRecord": each.is_proven}
         for each in report.damages
     ]
-    return {**{_camel(name): part for name, part in value.items()}, "isDamaged": report.is_damaged} | {
-        "queues": {_camel(name): part for name, part in value["queues"].items()}
+    return {**{camel(name): part for name, part in value.items()}, "isDamaged": report.is_damaged} | {
+        "queues": {camel(name): part for name, part in value["queues"].items()}
     }
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)

@@ -1,13 +1,13 @@
 """The topics command: every topic with its messages, or the queues of one."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
 from libramq.cli import options
+from libramq.cli.printable import time_text
 
 TOPIC_COLUMNS: Final = ("topic", "brokers", "queues", "messages", "last stored")
 QUEUE_COLUMNS: Final = ("broker", "queue", "first offset", "end", "messages", "last stored")
@@ -92,5 +92,4 @@ async def _rows(namesrv: str, topic: str | None, *, every: bool) -> list[dict[st
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     *numbers, last_ms = row.values()
-    stored = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last_ms / 1_000)) if last_ms > 0 else "–"
-    return [*(f"{each:,}" if isinstance(each, int) else str(each) for each in numbers), stored]
+    return [*(f"{each:,}" if isinstance(each, int) else str(each) for each in numbers), time_text(last_ms)]

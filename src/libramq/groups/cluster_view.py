@@ -55,12 +55,12 @@ def coordinator_of(group: str, broker_names: Iterable[str]) -> str | None:
     broker is added or removed, only its own partitions move.
     """
     partition = partition_of(group)
-    best = max(((_weight(partition, name), name) for name in broker_names), default=None)
+
+    def weight(broker_name: str) -> bytes:
+        return blake2b(f"{partition} {broker_name}".encode(), digest_size=8).digest()
+
+    best = max(((weight(name), name) for name in broker_names), default=None)
     return best[1] if best is not None else None
-
-
-def _weight(partition: int, broker_name: str) -> bytes:
-    return blake2b(f"{partition} {broker_name}".encode(), digest_size=8).digest()
 
 
 class ClusterView:

@@ -217,7 +217,7 @@ def _subscriptions(group: GroupSeen) -> Iterable[Diagnosis]:
                 sorted(
                     topic if group.is_coordinated else f"{topic} {canonical(tags)}"
                     for topic, tags in one.subscriptions.items()
-                    if _is_own(topic)
+                    if not topic.startswith(RETRY_PREFIX)  # Java's client has one while it has queues.
                 )
             )
         members.setdefault(wanted, []).append(one.client_id)
@@ -302,11 +302,6 @@ def _stalled(queues: Sequence[str]) -> Iterable[Diagnosis]:
             f"messages wait, and the group has not moved on for minutes: {_named(queues)}; a handler"
             " hangs, or fails again and again at a message of an ordered queue: the members' logs say why",
         )
-
-
-def _is_own(topic: str) -> bool:
-    """Return whether a topic counts: retry topics do not, Java's client has one more while it has queues."""
-    return not topic.startswith(RETRY_PREFIX)
 
 
 def _named(names: Sequence[str], separator: str = ", ") -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, cast
 
 from libramq.auth.access_control import AccessControl
-from libramq.auth.audit import Audit
 from libramq.auth.authorizer import ALLOW_ALL
 from libramq.auth.users import Users
 from libramq.clock import Clock, MonotonicMs
@@ -146,7 +145,7 @@ class Routes:
             log.info("lowest broker id changed", id=notice.header.min_broker_id, informed=notice.addresses)
             call = header_call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, notice.header, nothing)
             for address in notice.addresses:
-                self._ask(Question(address, call, _notified, NOTIFY_TIMEOUT_MS))
+                self._ask(Question(address, call, lambda _: None, NOTIFY_TIMEOUT_MS))
 
     def _expire(self, now_ms: MonotonicMs) -> None:
         forgotten, connections = self._route_info.expire(now_ms)
@@ -156,22 +155,12 @@ class Routes:
             self._effects.close(cast(Connection, connection), "its broker sent no heartbeat in time")
 
 
-def _notified(_: object) -> None:
-    """Ignore an answer."""
-
-
 def _access_control(operator: UserInfo, credentials: Credentials | None) -> AccessControl:
     """Return the access control of one super user, and of the cluster's brokers."""
     users = Users(record=lambda name, account: None)
     users.create_first(operator)
     brokers = (credentials.access_key, credentials.secrets) if credentials is not None else None
     return AccessControl(users, cluster="", brokers=brokers)
-
-
-def _signatures(access: AccessControl, processors: Processors, audit: Audit) -> Signatures:
-    """Return the checks of requests that change something; the others look up, or are the brokers'."""
-    lookups = frozenset(processors.singly) - CHANGES
-    return Signatures(access, unsigned=lookups, unrestricted=lookups, audit=audit)
 
 
 def name_server_engine(
@@ -204,14 +193,18 @@ def name_server_engine(
         ),
     )
     processors = Processors(served_by(services))
-    access = _access_control(operator, credentials) if operator is not None else None
+    access, signatures = None, None
+    if operator is not None:  # It signs what changes something; other requests look up, or are brokers'.
+        access = _access_control(operator, credentials)
+        lookups = frozenset(processors.singly) - CHANGES
+        signatures = Signatures(access, unsigned=lookups, unrestricted=lookups, audit=audit_file.audit)
     endpoint = Endpoint(
         clock=clock,
         authorizer=access or ALLOW_ALL,
         responder=responder,
         processors=processors,
         answered=displacement.answered,
-        signatures=_signatures(access, processors, audit_file.audit) if access is not None else None,
+        signatures=signatures,
     )
     kernel.effects.add(Listen(lambda: None))
     hooks = Hooks(

@@ -9,7 +9,6 @@ and again yields its answers; one that needs no operator is a plain generator.
 """
 
 import inspect
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -18,7 +17,7 @@ from typer import Option
 
 from libramq.cli import options
 from libramq.cli.admin.lazy import access, operator, output, running
-from libramq.cli.printable import printable
+from libramq.cli.printable import printable, time_text
 
 if TYPE_CHECKING:
     from libramq.admin.operator import Operator as Operator
@@ -147,11 +146,6 @@ async def _show(ask: _Ask, *, namesrv: str | None, json: bool, **arguments: Any)
             return
         answer = await found
     answer.show(json=json)
-
-
-def time_text(timestamp_ms: int) -> str:
-    """Return a time in this machine's zone; a dash for none."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000)) if timestamp_ms else "–"
 
 
 def plain(value: object) -> Any:

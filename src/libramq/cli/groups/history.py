@@ -1,13 +1,14 @@
 """The group history: a group's rebalances as a timeline and as JSON, with short names of members."""
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
+from libramq.cli.printable import camel, time_text
 from libramq.errors import counted
 from libramq.groups.rebalance_event import QueueMove
 from libramq.groups.rebalance_history import Rebalance, RebalanceState
@@ -49,8 +50,7 @@ NAMED_MAX: Final = 8
 def timeline(rebalance: Rebalance) -> list[str]:
     """Return a rebalance as lines for people; the first begins with its time."""
     names = member_names(rebalance)
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(rebalance.at_ms / 1000))
-    lines = [f"{when}  {causes(rebalance, names)}  ({', '.join(rebalance.brokers)})"]
+    lines = [f"{time_text(rebalance.at_ms)}  {causes(rebalance, names)}  ({', '.join(rebalance.brokers)})"]
     if rebalance.moved is None:
         lines.append(
             "still moving"
@@ -110,22 +110,12 @@ def duration(milliseconds: int | None) -> str:
 
 def as_json(rebalance: Rebalance) -> dict[str, Any]:
     """Return a rebalance for programs: the fields of the events, in the commands' camelCase."""
+    values = {each.name: getattr(rebalance, each.name) for each in fields(rebalance) if each.name != "moves"}
     return {
-        "group": rebalance.group,
-        "atMs": rebalance.at_ms,
+        **{camel(name): value for name, value in values.items()},
         "state": rebalance.state.value,
         "causes": [cause._asdict() for cause in rebalance.causes],
         "brokers": list(rebalance.brokers),
-        "memberCount": rebalance.member_count,
-        "moved": rebalance.moved,
-        "minimum": rebalance.minimum,
-        "timeToStableMs": rebalance.time_to_stable_ms,
-        "worstPauseMs": rebalance.worst_pause_ms,
-        "redeliveredUpperBound": rebalance.redelivered_upper_bound,
-        "duplicatesReported": rebalance.duplicates_reported,
-        "peakCatchUpRate": rebalance.peak_catch_up_rate,
-        "unowned": rebalance.unowned,
-        "loads": rebalance.loads,
         "moves": [
             {
                 "topic": move.topic,

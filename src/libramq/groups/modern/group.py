@@ -327,7 +327,8 @@ class ModernGroup:
         for member in list(self.members.values()):
             if member.expires_ms <= now_ms:
                 is_closed = member.is_lost and member.instance_id is None
-                self._remove(member, _why_expired(is_closed=is_closed), now_ms)
+                reason = Reason.CONNECTION_CLOSED if is_closed else Reason.SESSION_EXPIRED
+                self._remove(member, reason, now_ms)
             elif member.revoke_by_ms is not None and member.revoke_by_ms <= now_ms:
                 self._remove(member, Reason.PROCESSING_TIMEOUT, now_ms)
         if self._assign_at_ms is not None and self._assign_at_ms <= now_ms:
@@ -477,7 +478,3 @@ class ModernGroup:
 
     def _due_by(self, due_ms: MonotonicMs) -> None:
         self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
-
-
-def _why_expired(*, is_closed: bool) -> Reason:
-    return Reason.CONNECTION_CLOSED if is_closed else Reason.SESSION_EXPIRED
