@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn
 
 from libramq.admin.admin import Admin
-from libramq.cli.output import console, print_table
+from libramq.cli.output import print_table, progress_bars
 from libramq.client import ConsumeFrom, Producer, PushConsumer, SendResult
 from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError, LibraError
@@ -64,15 +64,8 @@ class _Meter:
 
     def __init__(self, what: str, total: int) -> None:
         self.done = 0
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            console=console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
+        self._progress = progress_bars(
+            TextColumn("{task.fields[rate]}"), transient=True, disable=not sys.stderr.isatty()
         )
         self._task = self._progress.add_task(what, total=total, rate="")
         self._began = time.perf_counter()

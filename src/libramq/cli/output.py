@@ -1,4 +1,4 @@
-"""Output of commands: JSON for programs, tables for people, narrow tables on narrow screens."""
+"""Output of commands: JSON for programs, tables and bars for people, narrow tables on narrow screens."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from libramq.cli.printable import printable, printable_json
@@ -77,3 +78,15 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else WIDTH_WITHOUT_TERMINAL
     return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+
+
+def progress_bars(*more: TextColumn, transient: bool = False, disable: bool = False) -> Progress:
+    """Return bars on standard error: what is done, how much of it, more columns, and for how long."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *more,
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console(stderr=True), transient=transient, disable=disable)

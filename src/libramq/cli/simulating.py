@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from libramq.cli.output import console, print_table
+from libramq.cli.output import console, print_table, progress_bars
 from libramq.errors import ConfigError
 from libramq.testing.happening import Happening
 from libramq.testing.scenarios.scenario import draw_scenario
@@ -42,7 +40,7 @@ def simulate(
     totals = _Totals()
     with (
         contextlib.closing(run_seeds(range(first, first + count), run, jobs=jobs)) as reports,
-        _progress(count) as progress,
+        progress_bars(transient=True) as progress,
     ):
         task = progress.add_task("seeds", total=count)
         for report in reports:
@@ -134,14 +132,3 @@ def _fewest_steps(report: Report, steps: int | None) -> int:
         if again is not None and again.invariant == report.violation.invariant:
             return fewer
     return most
-
-
-def _progress(count: int) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console(stderr=True),
-        transient=True,
-    )

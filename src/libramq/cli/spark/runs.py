@@ -175,20 +175,11 @@ class ProgressDisplay:
     _last: "Progress | None" = None
 
     def __init__(self, name: str, *, after_stop: str = "") -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
         from libramq.cli import output
 
         self._name, self._after_stop = name, after_stop
         self._is_terminal = sys.stderr.isatty()
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=output.console(stderr=True),
-            disable=not self._is_terminal,
-        )
+        self._bars = output.progress_bars(disable=not self._is_terminal)
         self._bar = self._bars.add_task(f"{name}: Spark starts", total=None)
         self._stderr = sys.stderr  # Nothing else is printed there after Ctrl-C.
 
