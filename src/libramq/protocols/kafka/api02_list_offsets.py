@@ -233,35 +233,34 @@ class OffsetLists:
     ) -> wire.ListedPartition | None:
         """Return a partition's offset; None while the search for it goes on."""
         index = partition.partition_index
+        listed = partial(wire.ListedPartition, partition_index=index)
         try:
             seen = Manage(work.slot.principal, Action.GET, (topic(name),), Action.SUB)
             require_permission(self._authorizer, seen)
             if not is_visible(name):
-                return wire.ListedPartition(
-                    partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                )
+                return listed(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             queue_id = self._nodes.queue(name, index)
             if isinstance(queue_id, ErrorCode):
-                return wire.ListedPartition(partition_index=index, error_code=queue_id)
+                return listed(error_code=queue_id)
             self._requirements.queue_to_read(name, queue_id, work.slot.connection.address)
         except BrokerError as refused:
-            return wire.ListedPartition(partition_index=index, error_code=code_of(refused))
+            return listed(error_code=code_of(refused))
         if partition.timestamp == wire.LATEST:
             return _at(index, self._store.max_offset(name, queue_id))
         if partition.timestamp == wire.EARLIEST:
             return _at(index, self._store.min_offset(name, queue_id))
         if partition.timestamp < 0:
-            return wire.ListedPartition(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
+            return listed(error_code=ErrorCode.UNSUPPORTED_VERSION)
         if work.search is None:
             if (name, index) in work.searched:  # Kafka refuses any partition that is named twice.
-                return wire.ListedPartition(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
+                return listed(error_code=ErrorCode.INVALID_REQUEST)
             work.search = _Search(self._store, self._times, name, queue_id, partition.timestamp)
             work.searched.add((name, index))
         work.search.step()
         if work.search.found is None:
             return None
         offset, born_ms = work.search.found
-        return _at(index, offset, born_ms) if offset >= 0 else wire.ListedPartition(partition_index=index)
+        return _at(index, offset, born_ms) if offset >= 0 else listed()
 
 
 def _at(index: int, offset: int, timestamp_ms: int = -1) -> wire.ListedPartition:

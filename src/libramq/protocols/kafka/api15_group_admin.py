@@ -155,27 +155,22 @@ class GroupAdministration:
         )
 
     def _modern_described(self, principal: Principal, name: str) -> "_Described":
+        described_group = partial(wire.DescribedConsumerGroup, group_id=name)
         refusal = self._groups.member_refusal(name, principal)
         if refusal is not None:
-            return _Described(wire.DescribedConsumerGroup(group_id=name, error_code=refusal))
+            return _Described(described_group(error_code=refusal))
         group = self._groups.modern.get(name)
         if group is None:
-            remark = f"{name} has no members of KIP-848's protocol"
-            code = ErrorCode.GROUP_ID_NOT_FOUND
-            return _Described(
-                wire.DescribedConsumerGroup(group_id=name, error_code=code, error_message=remark)
-            )
+            remark, code = f"{name} has no members of KIP-848's protocol", ErrorCode.GROUP_ID_NOT_FOUND
+            return _Described(described_group(error_code=code, error_message=remark))
         assigned = (each.assigned for each in group.members.values())
         read = {part.topic for parts in (*assigned, *group.target.values()) for part in parts}
         if not all(self._groups.may_locate(topic, principal) for topic in sorted({*group.topics, *read})):
             # As Kafka's brokers: the members name their topics.
             remark = "its members read topics that you may not look up"
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return _Described(
-                wire.DescribedConsumerGroup(group_id=name, error_code=code, error_message=remark)
-            )
-        described = wire.DescribedConsumerGroup(
-            group_id=name,
+            return _Described(described_group(error_code=code, error_message=remark))
+        described = described_group(
             group_state=group.state,
             group_epoch=group.epoch,
             assignment_epoch=group.target_epoch,

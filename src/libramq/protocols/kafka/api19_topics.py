@@ -453,28 +453,24 @@ class TopicRequests:
     def _begin_later(
         self, principal: Principal, name: str, wanted: wire.DeleteRecordsPartition
     ) -> wire.DeleteRecordsPartitionResult:
-        index = wanted.partition_index
+        result = partial(wire.DeleteRecordsPartitionResult, partition_index=wanted.partition_index)
         refusal = self._refusal(principal, Action.DELETE, name)
         if refusal is not None:
-            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=refusal[0])
+            return result(error_code=refusal[0])
         config = self._topics.get(name)
-        queue_id = self._kafka_nodes.queue(name, index)
+        queue_id = self._kafka_nodes.queue(name, wanted.partition_index)
         if isinstance(queue_id, ErrorCode):
-            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=queue_id)
+            return result(error_code=queue_id)
         if config is None or not 0 <= queue_id < config.read_queue_nums:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=code)
+            return result(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         end = self._store.max_offset(name, queue_id)
         offset = end if wanted.offset == wire.HIGH_WATERMARK else wanted.offset
         if not 0 <= offset <= end:
-            code = ErrorCode.OFFSET_OUT_OF_RANGE
-            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=code)
+            return result(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         try:
-            beginning = self._store.raise_min_offset(name, queue_id, offset)
+            return result(low_watermark=self._store.raise_min_offset(name, queue_id, offset))
         except OSError:
-            code = ErrorCode.KAFKA_STORAGE_ERROR
-            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=code)
-        return wire.DeleteRecordsPartitionResult(partition_index=index, low_watermark=beginning)
+            return result(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
 
 
 def _is_always(setting: wire.AlterableConfig | wire.IncrementalConfig) -> bool:
