@@ -363,3 +363,23 @@ def test_a_master_that_returns_waits_no_second_for_each_step_of_a_slot(
         assert (first, bodies(pair.master)) == ([b"one", b"two"], [])
     finally:
         pair.close()
+
+
+def test_a_second_slave_that_has_heard_less_brings_nothing_again(tmp_path: Path) -> None:
+    pair = open_pair(tmp_path, namesrv_addr="127.0.0.1:9876", **ACTING)
+    try:
+        pair.open_second(**ACTING, enable_remote_escape=True)
+        pair.run(ROUND_MS)
+        send(pair, "one", seconds=5)
+        send(pair, "two", seconds=9)
+        pair.run(100)
+        pair.freeze_master()
+        for _ in range(2_000):
+            if len(bodies(pair.other)) == 2:
+                break
+            pair.run(15)
+        pair.thaw_master()
+        pair.run(60 * SECONDS)
+        assert (bodies(pair.other), bodies(pair.master)) == ([b"one", b"two"], [])
+    finally:
+        pair.close()

@@ -319,12 +319,12 @@ class TimerMessages:
     def take_over(self, again: Again) -> None:
         """Take over, at a master that returns, what its slave has delivered meanwhile.
 
-        If much is being collected again, of which the slave knows less, that counts alone.
+        If much is being collected again, of which the slave knows less, that counts alone. A second slave
+        that knows no more than the first one changes nothing.
         """
-        is_known = self.queue_offset >= self.again.until or (
-            again.until >= self.again.until and again.from_ms >= self.again.from_ms
-        )
-        if is_known:
+        is_less = again.until <= self.again.until and again.from_ms <= self.again.from_ms
+        is_more = again.until >= self.again.until and again.from_ms >= self.again.from_ms
+        if not is_less and (is_more or self.queue_offset >= self.again.until):
             self.copy(again)
             self._ahead = None  # What was read before has not been compared with that.
             if self._slot is not None:
