@@ -9,6 +9,7 @@ import pytest
 
 from libramq.clock import SystemClock
 from libramq.errors import ConnectFailed, ConnectionLost, RemoteError, RequestTimeout
+from libramq.kernel.connection import Connection
 from libramq.remoting import connection
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.connection import SpareMemory
@@ -18,7 +19,7 @@ from libramq.transport import asyncio_remotes
 from libramq.transport import remotes as remotes_module
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.blocking import BlockingRemote
-from libramq.transport.server import Peer, Server
+from libramq.transport.server import Server
 from tests.transport.loops import LOOPS, run_on, until
 
 both = pytest.mark.parametrize("loop", list(LOOPS))
@@ -31,13 +32,13 @@ class Answering:
         self.received_codes: list[int] = []
         self.connections = 0
 
-    def connected(self, peer: Peer) -> None:
+    def connected(self, peer: Connection) -> None:
         self.connections += 1
 
-    def closed(self, peer: Peer) -> None:
+    def closed(self, peer: Connection) -> None:
         pass
 
-    def received(self, peer: Peer, commands: list[Command]) -> None:
+    def received(self, peer: Connection, commands: list[Command]) -> None:
         for command in commands:
             self.received_codes.append(command.code)
             if command.code == 3:

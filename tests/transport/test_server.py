@@ -10,6 +10,7 @@ import pytest
 from libramq import logs
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError
+from libramq.kernel.connection import Connection
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
 from libramq.remoting.command import Command, reply_to
@@ -21,7 +22,7 @@ from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
 from libramq.transport import server as server_module
 from libramq.transport.admission import Census, ConnectionLimits, Limit
-from libramq.transport.server import Handler, Peer, Server
+from libramq.transport.server import Handler, Server
 from tests.fakes import ManualClock, ManualThreads
 from tests.transport.loops import LOOPS, run_on, until
 
@@ -33,25 +34,25 @@ class Echo:
 
     def __init__(self, body: bytes = b"") -> None:
         self.body = body
-        self.peers: list[Peer] = []
-        self.gone: list[Peer] = []
+        self.peers: list[Connection] = []
+        self.gone: list[Connection] = []
         self.batches: list[int] = []
         self.someone_left = asyncio.Event()
 
-    def connected(self, peer: Peer) -> None:
+    def connected(self, peer: Connection) -> None:
         self.peers.append(peer)
 
-    def received(self, peer: Peer, commands: list[Command]) -> None:
+    def received(self, peer: Connection, commands: list[Command]) -> None:
         self.batches.append(len(commands))
         for command in commands:
             if command.code == 666:
                 raise RuntimeError("a handler's bug")
             peer.write(encode_frame(reply_to(command, 0, body=self.body or command.body)))
 
-    def writable(self, peer: Peer) -> None:
+    def writable(self, peer: Connection) -> None:
         pass
 
-    def closed(self, peer: Peer) -> None:
+    def closed(self, peer: Connection) -> None:
         self.gone.append(peer)
         self.someone_left.set()
 
@@ -225,7 +226,7 @@ class EchoEngine:
             listen=lambda listening: listening(),
         )
 
-    def receive(self, connection: Peer, requests: list[Command], start: int) -> int:
+    def receive(self, connection: Connection, requests: list[Command], start: int) -> int:
         self.count += 1
         self.effects.send(connection, encode_frame(reply_to(requests[start], 0, body=self.body)))
         return start + 1
@@ -577,7 +578,7 @@ def test_a_frame_that_the_server_does_not_read_is_not_late(loop, monkeypatch):
     """Without room for more requests, the rest of a large frame is not read, however long that takes."""
 
     class Busy(Echo):
-        def received(self, peer: Peer, commands: list[Command]) -> None:
+        def received(self, peer: Connection, commands: list[Command]) -> None:
             if not self.batches:
                 peer.pause_reading()  # type: ignore[attr-defined]
             super().received(peer, commands)

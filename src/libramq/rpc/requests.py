@@ -150,17 +150,14 @@ def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operati
     return Manage(principal, A.GET, (topic(header.topic),) if header.topic else ())
 
 
-def _consume(
-    principal: Principal,
-    header: h.PullMessageHeader | h.GroupBeginHeader | h.OpenQueueHeader | h.PopMessageHeader,
-    _: None,
-) -> Operation:
-    return Consume(principal, header.consumer_group, (header.topic,))
-
-
-def _progress(also: A) -> Callable[[Principal, Any, Any], Operation]:
-    """Return the operation on a group's progress in a topic: a member's, or an operator's."""
+def _consumed(also: A | None = None) -> Callable[[Principal, Any, Any], Operation]:
+    """Return the operation of a group on a topic. also: an operator's, who needs no more."""
     return lambda principal, header, _: Consume(principal, header.consumer_group, (header.topic,), also)
+
+
+def _as_member(also: A | None = None) -> Callable[[Principal, Any, Any], Operation]:
+    """Return the operation of a group that names no topic."""
+    return lambda principal, header, _: Consume(principal, header.consumer_group, (), also)
 
 
 def _popped(principal: Principal, header: h.AckMessageHeader, _: None) -> Operation:
@@ -175,14 +172,6 @@ def _popped_batch(principal: Principal, _: h.NoHeader, body: BatchAckBody) -> Op
     for ack in body.acks:
         groups.setdefault(ack.consumer_group, set()).add(ack.topic)
     return Membership(principal, groups)
-
-
-def _as_member(principal: Principal, header: h.GroupHeader | h.GroupPollHeader, _: None) -> Operation:
-    return Consume(principal, header.consumer_group)
-
-
-def _listed(principal: Principal, header: h.GroupHeader, _: None) -> Operation:
-    return Consume(principal, header.consumer_group, (), A.GET)
 
 
 def _join(principal: Principal, header: h.GroupJoinHeader, body: groups.GroupJoinBody) -> Operation:
@@ -286,6 +275,8 @@ def _whole_cluster(_: object, __: object) -> Collection[Resource]:
     return (cluster(),)
 
 
+_consume = _consumed()
+_member = _as_member()
 _of_topic = _fields(topic, "topic")
 _of_group = _fields(group, "group")
 _of_consumer_group = _fields(group, "consumer_group")
@@ -353,8 +344,8 @@ _BROKER_ROWS: Final = (
     Row(R.PEEK_MESSAGE, h.PeekMessageHeader, _consume),
     Row(R.RECALL_MESSAGE, h.RecallMessageHeader, _recall),
     # Offsets.
-    Row(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader, _progress(A.GET), reads_cold=True),
-    Row(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader, _progress(A.UPDATE)),
+    Row(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader, _consumed(A.GET), reads_cold=True),
+    Row(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader, _consumed(A.UPDATE)),
     Row(R.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetHeader, _seen, reads_cold=True),
     Row(R.GET_MAX_OFFSET, h.MaxOffsetHeader, _seen),
     Row(R.GET_MIN_OFFSET, h.QueueHeader, _seen),
@@ -363,7 +354,7 @@ _BROKER_ROWS: Final = (
     Row(R.HEART_BEAT, h.NoHeader, _heartbeat, _CONTROL, b.HeartbeatData),
     Row(R.UNREGISTER_CLIENT, h.UnregisterClientHeader, _unregister),
     Row(R.CHECK_CLIENT_CONFIG, h.NoHeader, _check_client, _CONTROL, CheckClientBody),
-    Row(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader, _listed),
+    Row(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader, _as_member(A.GET)),
     _in_flight(R.LOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody),
     Row(R.UNLOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, is_forwarded=True),
     # Administration of a broker.
@@ -477,13 +468,13 @@ _BROKER_ROWS: Final = (
     Row(R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.ConsumerStatusHeader, _managed(A.GET, _group_and_topic)),
     # Coordinated groups: members, and brokers among themselves.
     _of_group_protocol(R.GROUP_JOIN, h.GroupJoinHeader, _join, _CONTROL, groups.GroupJoinBody),
-    _of_group_protocol(R.GROUP_POLL, h.GroupPollHeader, _as_member, _CONTROL, groups.GroupPollBody),
-    _of_group_protocol(R.GROUP_RELEASE, h.GroupMemberHeader, _as_member, _CONTROL, groups.GroupReleaseBody),
-    _of_group_protocol(R.GROUP_LEAVE, h.GroupMemberHeader, _as_member, _CONTROL, groups.GroupLeaveBody),
+    _of_group_protocol(R.GROUP_POLL, h.GroupPollHeader, _member, _CONTROL, groups.GroupPollBody),
+    _of_group_protocol(R.GROUP_RELEASE, h.GroupMemberHeader, _member, _CONTROL, groups.GroupReleaseBody),
+    _of_group_protocol(R.GROUP_LEAVE, h.GroupMemberHeader, _member, _CONTROL, groups.GroupLeaveBody),
     _of_group_protocol(
         R.GROUP_REMOVE, h.GroupRemoveHeader, _managed(A.UPDATE, _of_consumer_group), changes=Kind.CHANGED
     ),
-    _of_group_protocol(R.GROUP_FIND, h.GroupHeader, _as_member),
+    _of_group_protocol(R.GROUP_FIND, h.GroupHeader, _member),
     _of_group_protocol(R.GROUP_BEGIN, h.GroupBeginHeader, _consume, reads_cold=True),
     _of_group_protocol(R.OPEN_QUEUE, h.OpenQueueHeader, _consume, reads_cold=True),
     Row(R.QUERY_ASSIGNMENT, h.NoHeader, _query_assignment, _CONTROL, QueryAssignmentBody, at_slave=_ACTING),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
-from libramq.kernel.connection import ANONYMOUS, NUMBERS, Connection
+from libramq.kernel.connection import ANONYMOUS, NUMBERS
 from libramq.logs import BoundedLog, get_logger
 from libramq.remoting.connection import FrameReader
 from libramq.transport.admission import Admission, Census, Limit, Place
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     import ssl
 
 log = get_logger(__name__)
-
-#: The other end of a connection, as services see it.
-Peer = Connection
 
 #: NettyServerConfig.writeBufferHighWaterMark is off upstream; above ours a peer must read first.
 WRITE_BUFFER_BYTES_HIGH: Final = 8 * 1024 * 1024

@@ -11,7 +11,6 @@ MessageUtil.createReplyMessage.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from libramq.codes import ResponseCode
@@ -68,19 +67,14 @@ CORRELATION_BYTES: Final = 16
 Replied = Callable[[MessageExt | LibraError], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    replied: Replied
-    timer: Timer
-
-
 class Requests:
     """The requests that wait for their replies."""
 
     def __init__(self, timers: Timers, client_id: str) -> None:
         self._timers = timers
         self._client_id = client_id
-        self._waiting: dict[str, _Waiting] = {}
+        #: With the timers of their timeouts.
+        self._waiting: dict[str, tuple[Replied, Timer]] = {}
 
     def begin(self, topic: str, replied: Replied, *, timeout_ms: int) -> dict[str, str]:
         """Wait for a reply; return the properties by which it will be found. `replied` is called once."""
@@ -90,7 +84,7 @@ class Requests:
             remark = f"no reply in time to a request in {topic}; does a consumer of it reply?"
             self.end(correlation_id, RequestTimeout(remark))
 
-        self._waiting[correlation_id] = _Waiting(replied, self._timers.after(timeout_ms, expired))
+        self._waiting[correlation_id] = replied, self._timers.after(timeout_ms, expired)
         return {
             names.CORRELATION_ID: correlation_id,
             names.REPLY_TO_CLIENT: self._client_id,
@@ -102,8 +96,9 @@ class Requests:
         waiting = self._waiting.pop(correlation_id, None)
         if waiting is None:
             return False
-        waiting.timer.cancel()
-        waiting.replied(outcome)
+        replied, timer = waiting
+        timer.cancel()
+        replied(outcome)
         return True
 
     def close(self, error: LibraError) -> None:

@@ -32,13 +32,6 @@ class Attempt:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """Stop: this is the error."""
-
-    error: LibraError
-
-
 @dataclass(slots=True)
 class SendAttempts:
     """The attempts of one send, from the first to the last. left: how many more there may be."""
@@ -61,24 +54,23 @@ class SendAttempts:
             return None
         return self.next(now_ms)
 
-    def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | Fail:
-        """Handle a failed attempt."""
+    def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | None:
+        """Handle a failed attempt; return None if its error is the end."""
         assert self._queue is not None, "an outcome follows an attempt"
         name = self._queue.broker_name
         if isinstance(error, BrokerError):
             self._strategy.update(name, ISOLATION_LATENCY_MS, reachable=False, now_ms=now_ms)
             if self._chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
-                return Fail(error)
+                return None
         elif isinstance(error, FeatureNotSupported):
             if self._chosen_queue is not None:  # Otherwise another broker may be of a later version.
-                return Fail(error)
+                return None
         elif isinstance(error, RemoteError):
             # Without the detector, only another attempt can show whether it is reachable again.
             self._strategy.update(name, ISOLATION_LATENCY_MS, reachable=True, now_ms=now_ms)
         else:
-            return Fail(error)
-        following = self.next(now_ms)
-        return following if following is not None else Fail(error)
+            return None
+        return self.next(now_ms)
 
     def next(self, now_ms: MonotonicMs) -> Attempt | None:
         """Return the first attempt, or the one after a failure; None: the time or the retries are used up."""

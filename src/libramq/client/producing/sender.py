@@ -11,7 +11,7 @@ from typing import TypeVar
 from libramq.client.producing.accumulator import Content, unique_ids
 from libramq.client.producing.fault_strategy import FaultStrategy
 from libramq.client.producing.producer_settings import ProducerSettings
-from libramq.client.producing.send_attempts import Attempt, Fail, SendAttempts
+from libramq.client.producing.send_attempts import Attempt, SendAttempts
 from libramq.client.producing.send_request import Prepared, prepare_batch, send_call
 from libramq.client.producing.send_result import SendResult, send_results
 from libramq.client.routing.publish_info import TopicPublishInfo
@@ -187,8 +187,8 @@ class Sender:
 
     def _failed(self, prepared: Prepared, attempts: SendAttempts, error: LibraError, sent: Sent) -> None:
         following = attempts.failed(error, self._clock.monotonic_ms())
-        if isinstance(following, Fail):
-            sent(following.error)
+        if following is None:
+            sent(error)
         else:
             self.counts.retries += 1
             self._try(prepared, attempts, following, sent)

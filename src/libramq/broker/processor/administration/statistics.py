@@ -25,6 +25,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import Member
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.protocol_groups import ForeignGroup
+from libramq.kernel.connection import Connection
 from libramq.kernel.work import Room, Work
 from libramq.message.queue import MessageQueue
 from libramq.pop.check_point import CheckPoint
@@ -34,7 +35,6 @@ from libramq.remoting.body import consumers as bodies
 from libramq.remoting.body.cluster import GroupList, TopicList
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Request, serves
-from libramq.transport.server import Peer
 
 #: Ours: 32 topics of a thousand queues, or 4,000 of eight, of one group or all; some 6 MB of reply.
 QUEUES_MAX: Final = 32_768
@@ -61,7 +61,7 @@ class Statistics:
         files: BrokerFiles,
         offsets: OffsetCommits,
         consumers: ConsumerClients,
-        producers: ProducerGroups[Peer],
+        producers: ProducerGroups[Connection],
         health: GroupHealth,
         throughput: Throughput,
         instances: Callable[[str], Mapping[str, str]],
@@ -368,7 +368,7 @@ class Statistics:
         return SUCCESS
 
 
-def _connection(member: Member[Peer], **others: Any) -> bodies.ClientConnection:
+def _connection(member: Member[Connection], **others: Any) -> bodies.ClientConnection:
     return bodies.ClientConnection(
         client_id=member.client_id,
         client_addr=member.peer.address,

@@ -12,13 +12,12 @@ from libramq.broker.groups.heartbeats import require_client_id
 from libramq.codes import RequestCode, ResponseCode
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
-from libramq.kernel.connection import host_of
+from libramq.kernel.connection import Connection, host_of
 from libramq.kernel.work import Work, portions
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Request, serves
-from libramq.transport.server import Peer
 
 #: Ours: a client's queues at one broker, over all its topics; each takes 2 µs.
 QUEUES_MAX: Final = 4_096
@@ -77,7 +76,7 @@ class QueueLockRequests:
             self._locks.unlock(body.consumer_group, body.client_id, [ref.queue for ref in body.mq_set])
         return SUCCESS
 
-    def _is_own(self, group: ConsumerGroup[Peer], request: Request, client_id: str) -> bool:
+    def _is_own(self, group: ConsumerGroup[Connection], request: Request, client_id: str) -> bool:
         if group.member_of(request.peer, client_id) is not None:
             return True
         host = host_of(request.peer)
