@@ -654,5 +654,5 @@ class AdministrationFeature(Feature):
         """Apply changed options to the parts that use them."""
         self._base.groups.creates_on_use = config.auto_create_subscription_group
         self._reading.poll(long=config.long_polling_enable, short_ms=config.short_polling_time_ms)
-        self._old_files.retain(retention(config))
+        self._old_files.retention = retention(config)
         self._timers.recall_enabled = config.recall_message_enable

@@ -416,7 +416,8 @@ class Fences:
 
     def apply(self, name: str, opening: Opening | None) -> None:
         """Apply a recorded change."""
-        group, key = _entry_key(name)
+        topic, group, queue_id = name.split(SEPARATOR)
+        key = topic, int(queue_id)
         if key == LEFT_BEHIND:
             self._apply_left_behind(group, opening)
         elif key == ALLOCATES:
@@ -510,12 +511,6 @@ class RemovedOpenings:
 def _entry_name(group: str, key: Key) -> str:
     """Return the name of an entry."""
     return f"{key[0]}{SEPARATOR}{group}{SEPARATOR}{key[1]}"
-
-
-def _entry_key(name: str) -> tuple[str, Key]:
-    """Return an entry's group and key."""
-    topic, group, queue_id = name.split(SEPARATOR)
-    return group, (topic, int(queue_id))
 
 
 def _not_yet_granted(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:

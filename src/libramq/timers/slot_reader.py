@@ -166,13 +166,15 @@ class SlotReader:
             each = prepared.get(unit.physical_offset)
             if each is None:
                 try:
-                    each = self._read_due(unit)
+                    message = self._message(unit)
                 except ColdRead:
                     if kept:
                         break
                     raise
                 except _StillLooking:
                     break
+                if message is not None:
+                    each = prepare(message, unit, self._roll_window_ms)
                 cost += READ_COST - 1
             kept += 1
             if each is None:
@@ -197,10 +199,6 @@ class SlotReader:
             due.append(each)
         self._read_count = kept
         return due
-
-    def _read_due(self, unit: TimerUnit) -> DueMessage | None:
-        message = self._message(unit)
-        return prepare(message, unit, self._roll_window_ms) if message is not None else None
 
     def taken(self, count: int, due: list[DueMessage]) -> None:
         """Note that the first messages of the last read were stored; the others will be read again."""

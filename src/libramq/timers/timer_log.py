@@ -219,7 +219,10 @@ class TimerLog:
             return []
         start = segments.starts[0]
         if self._first_leads_to is None:
-            last = self.unit_at(self._last_unit_of(start))
+            size = segments.file_size
+            # As TimerLog.getOffsetForLastUnit.
+            last_at = start + size - (size - BLANK_BYTES) % UNIT_BYTES - BLANK_BYTES - UNIT_BYTES
+            last = self.unit_at(last_at)
             self._first_leads_to = last.physical_offset if last is not None else 0
         if self._first_leads_to >= physical_offset:
             return []
@@ -229,11 +232,6 @@ class TimerLog:
     def close(self) -> None:
         """Close the files."""
         self._files.close()
-
-    def _last_unit_of(self, start: int) -> int:
-        # TimerLog.getOffsetForLastUnit.
-        size = self._segments.file_size
-        return start + size - (size - BLANK_BYTES) % UNIT_BYTES - BLANK_BYTES - UNIT_BYTES
 
     def _read(self, position: int, size: int, *, ends_there: bool = False) -> tuple[bytes, int]:
         """Return a block with the unit at a position, and where in it that is."""

@@ -36,7 +36,8 @@ class OldFiles:
 
     def __init__(self, store: MessageStore, retention: Retention, kernel: Kernel) -> None:
         self._store = store
-        self._retention = retention
+        #: How long messages are kept, from the next round on.
+        self.retention = retention
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._deadline = kernel.deadlines.new(self._clean)
@@ -46,10 +47,6 @@ class OldFiles:
         #: Who waits for the next cleaning of queues.
         self._requested: list[CleaningEnded] = []
         kernel.soon(Phase.TIMERS, self.look)
-
-    def retain(self, retention: Retention) -> None:
-        """Set how long messages are kept, from the next round on."""
-        self._retention = retention
 
     def look(self) -> None:
         """Remove the files of deleted topics; schedule a check, if there may be more to remove."""
@@ -104,9 +101,9 @@ class OldFiles:
 
     def _next_retention(self) -> Retention:
         if not self._manual_rounds:
-            return self._retention
+            return self.retention
         self._manual_rounds -= 1
-        return replace(self._retention, delete_hours=frozenset(range(24)))
+        return replace(self.retention, delete_hours=frozenset(range(24)))
 
 
 def _removed(result: object) -> None:

@@ -241,7 +241,8 @@ class _BatchRead:
         count_max, bytes_max = self._limits_at(physical_offset)
         if self._tag_codes is not None:
             for message in messages[: self._scan_max]:
-                if self._is_matched(message, self._tag_codes):
+                head = peek_record(message)
+                if head is not None and unit_tag_code(head) in self._tag_codes:
                     if taken and (len(taken) >= count_max or size + len(message) > bytes_max):
                         break
                     taken.append(message)
@@ -253,11 +254,6 @@ class _BatchRead:
         count = max(bisect_right(sizes, bytes_max) - 1, 0 if taken else 1)
         taken += fitting[:count]
         return number + len(fitting[:count]), sizes[min(count, len(fitting))]
-
-    @staticmethod
-    def _is_matched(message: bytes, tag_codes: frozenset[int]) -> bool:
-        head = peek_record(message)
-        return head is not None and unit_tag_code(head) in tag_codes
 
 
 def _wrapped(
