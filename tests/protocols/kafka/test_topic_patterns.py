@@ -105,7 +105,7 @@ def test_topics_that_are_made_and_deleted_change_what_fits(endpoint: KafkaEndpoi
     endpoint.talk.advance(COLLECT_MS)
     member.heard()
     assert member.topics == {"orders-eu", "orders-us", "orders-new"}
-    endpoint.talk.broker.members.removal.remove("orders-eu", endpoint.talk.clock.wall_ms())
+    endpoint.talk.broker.members.removal.remove_topic("orders-eu", endpoint.talk.clock.wall_ms())
     member.beat()
     endpoint.talk.advance(TOPICS_LOOK_MS)
     member.heard()
