@@ -628,6 +628,10 @@ class MessageStore:
         unit = queue.unit(offset)
         return self._log.store_timestamp_ms(unit[0]) if unit and unit[1] != BLANK_SIZE else -1
 
+    def stored_ms(self, topic: str, queue_id: int, offset: int) -> Work[int]:
+        """Return the same; what is not in memory is read on a thread."""
+        return self.reading(partial(self.store_timestamp_ms, topic, queue_id, offset))
+
     def earliest_log_time(self) -> int:
         """Return when the log's first message was stored; -1 if it has none."""
         return self._log.store_timestamp_ms(self._log.min_offset) or -1

@@ -139,13 +139,10 @@ class GroupLags:
             messages += waiting + popped.get((group, topic, queue_id), 0)
             if waiting and self._ages < AGES_MAX:
                 self._ages += 1
-                stored_ms = yield from self._stored_ms(topic, queue_id, offset)
+                stored_ms = yield from self._store.stored_ms(topic, queue_id, offset)
                 if stored_ms > 0:
                     oldest_ms = stored_ms if oldest_ms is None else min(oldest_ms, stored_ms)
         return Lag(None if is_unknown and not messages else messages, oldest_ms, is_unknown)
-
-    def _stored_ms(self, topic: str, queue_id: int, offset: int) -> Work[int]:
-        return self._store.reading(lambda: self._store.store_timestamp_ms(topic, queue_id, offset))
 
 
 def topics_read(group: str, offsets: OffsetCommits, clients: ConsumerClients, tables: Tables) -> list[str]:

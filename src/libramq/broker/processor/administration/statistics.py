@@ -16,7 +16,6 @@ from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.group_lag import topics_read
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.throughput import Throughput
-from libramq.broker.processor.stored_times import stored_ms
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY, SubscriptionData
@@ -88,7 +87,7 @@ class Statistics:
         for queue_id in range(self._topics.require(topic).write_queue_nums):
             minimum = self._store.min_offset(topic, queue_id)
             maximum = self._store.max_offset(topic, queue_id)
-            last_ms = (yield from stored_ms(self._store, topic, queue_id, maximum - 1)) if maximum else 0
+            last_ms = (yield from self._store.stored_ms(topic, queue_id, maximum - 1)) if maximum else 0
             table[MessageQueue(topic, self._broker_name, queue_id)] = bodies.TopicOffset(
                 min_offset=minimum, max_offset=maximum, last_update_timestamp=max(0, last_ms)
             )
@@ -210,7 +209,7 @@ class Statistics:
         pulled = offsets.pull_offsets.get(group, topic, queue_id)
         # Deleted messages do not count as lag: the group continues with the first that exists.
         offset = max(begin or 0, first)
-        read_ms = (yield from stored_ms(store, topic, queue_id, offset - 1)) if offset else 0
+        read_ms = (yield from store.stored_ms(topic, queue_id, offset - 1)) if offset else 0
         before = behind = 0
         for each in popped.get((group, topic, queue_id), ()):
             count = len(each.diffs) - each.done.bit_count()

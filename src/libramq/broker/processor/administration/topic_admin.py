@@ -14,7 +14,6 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.removal import Removal
 from libramq.broker.processor.listing import Listing, requested_page
-from libramq.broker.processor.stored_times import stored_ms
 from libramq.catalog import TopicTable
 from libramq.catalog.topic_attributes import changed_attributes, parse_changes
 from libramq.clock import WallMs
@@ -100,7 +99,7 @@ class UnreadQueues:
             read, is_unread = max(read, first), end > read
             if is_unread and not is_live:
                 read_to = max(committed[queue_id] - 1, first)
-                read_ms = yield from stored_ms(self._store, topic, queue_id, read_to)
+                read_ms = yield from self._store.stored_ms(topic, queue_id, read_to)
                 is_unread = int(wall_ms) - read_ms <= IDLE_MS
             lag += end - read if is_unread else 0
             yield None

@@ -31,7 +31,6 @@ from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Reading
 from libramq.broker.processor.groups.consumer_offset import JAVA
-from libramq.broker.processor.stored_times import stored_ms
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
@@ -345,7 +344,7 @@ class OffsetAdministration:
         group, topic = header.group, header.topic
         first, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         consumed = max(self._offsets.query(group, topic, queue_id) or 0, first)
-        stored = partial(stored_ms, self._store, topic, queue_id)
+        stored = partial(self._store.stored_ms, topic, queue_id)
         min_ms = consumed_ms = yield from stored(first)
         max_ms = yield from stored(end - 1)
         if consumed > first:
