@@ -132,7 +132,7 @@ def commands() -> str:
 
 def modules() -> str:
     """Return a section for every package, with a row for each of its modules."""
-    header = ("module", "what it decides or holds", "limits and times that it names")
+    header = ("module", "what it decides or holds", "limits and times")
     return "\n".join(
         f"## {name}\n\n{about}\n\n"
         + _table(header, [(f"`{module}`", _cell(text), bounds) for module, text, bounds in rows])

@@ -1,4 +1,4 @@
-"""Every module in one line: the first paragraph of its docstring, and the limits and times that it names."""
+"""Every module in one line: the first paragraph of its docstring, its limits and times with their values."""
 
 import ast
 import re
@@ -9,6 +9,8 @@ from typing import Final
 PACKAGE: Final = Path(__file__).resolve().parent.parent.parent / "src" / "libramq"
 #: The names of limits and times.
 _BOUND: Final = re.compile(r"[A-Z][A-Z\d_]*_(MS|S|SECONDS|DAYS|BYTES|COUNT|MAX|MIN)")
+#: Longer ones are left out: a row is to be read.
+_VALUE_LENGTH_MAX: Final = 24
 
 
 def packages() -> Iterator[tuple[str, str, list[tuple[str, str, str]]]]:
@@ -27,19 +29,18 @@ def first_paragraph(tree: ast.Module) -> str:
 
 
 def _row(path: Path) -> tuple[str, str, str]:
-    tree = ast.parse(path.read_bytes())
-    return (
-        str(path.relative_to(PACKAGE)),
-        first_paragraph(tree),
-        ", ".join(f"`{name}`" for name in _bounds(tree)),
-    )
+    source = path.read_text()
+    tree = ast.parse(source)
+    return str(path.relative_to(PACKAGE)), first_paragraph(tree), ", ".join(_bounds(tree, source))
 
 
-def _bounds(tree: ast.Module) -> Iterator[str]:
+def _bounds(tree: ast.Module, source: str) -> Iterator[str]:
     for node in tree.body:
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)
             and _BOUND.fullmatch(node.target.id)
         ):
-            yield node.target.id
+            value = ast.get_source_segment(source, node.value) if node.value is not None else None
+            is_short = value is not None and len(value) <= _VALUE_LENGTH_MAX
+            yield f"`{node.target.id}` {value}" if is_short else f"`{node.target.id}`"

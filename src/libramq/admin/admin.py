@@ -1,5 +1,5 @@
 """The admin client: queries and changes topics, clusters and groups at name servers and brokers, and to which
-of them each request goes.
+of them each request goes: one, one after the other, or all brokers of a cluster at once.
 
     async with Admin(namesrv="127.0.0.1:9876") as admin:
         await admin.create_topic("Orders", queues=16)

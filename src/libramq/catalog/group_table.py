@@ -1,5 +1,5 @@
 """The group table: every consumer group with its configuration, whether a group is created on first use, how
-many there may be, and which topics one is forbidden.
+many there may be, which topics one is forbidden, and which changes (attributes) are refused.
 
 Upstream: broker/subscription/SubscriptionGroupManager.java; file config/subscriptionGroup.json.
 """

@@ -1,5 +1,5 @@
-"""Outgoing connections over sockets of an event loop, with TLS if configured; what a client on another loop,
-or after a fork, is refused.
+"""Outgoing connections over sockets of an event loop, with TLS if configured; what becomes of one that is
+made after its attempt was given up; what a client on another loop, or after a fork, is refused.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 """The cluster: how changes of other brokers (come, gone, topics, members) take effect here, how often name
-servers are polled for them, and what is sent as time passes.
+servers are polled for them, what is sent as time passes, and that topics' routes are fetched again when a
+broker arrives.
 
         brokers and topics change              (ClusterWatch)  ─► coordination, assigner, links
         members of groups change               (member_relay)   ─► beats, lists, coordination, assigner

@@ -1,5 +1,5 @@
 """The inquiry: what a new coordinator must learn before it may assign queues: how long it waits for fences
-and members, and which epoch it believes.
+and members, those of brokers that have just started too, and which epoch it believes.
 
 A group has one in the states GATHERING, AWAITING, PARTING and RETURNING. Members continue reading meanwhile:
 their assignment is what they report to hold.

@@ -1,5 +1,5 @@
-"""Light queues (LMQ): further queues that a message is in, as its properties name them; how many, and the
-number in each.
+"""Light queues (LMQ): further queues that a message is in, as its INNER_MULTI_DISPATCH names them; how
+many, and the number in each.
 
     INNER_MULTI_DISPATCH      %LMQ%a,%LMQ%b     named by the producer
     INNER_MULTI_QUEUE_OFFSET  17,4              its number in each, added by the broker
