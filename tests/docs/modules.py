@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent.parent / "src" / "libramq"
-#: The names of limits and times.
+#: The names of limits and times, and of other numbers that a module has chosen.
 _BOUND: Final = re.compile(r"[A-Z][A-Z\d_]*_(MS|S|SECONDS|DAYS|BYTES|COUNT|MAX|MIN)")
+_NUMBER: Final = re.compile(r"\d[\d_]*(\.\d+)?")
 #: Longer ones are left out: a row is to be read.
 _VALUE_LENGTH_MAX: Final = 24
 
@@ -36,11 +37,9 @@ def _row(path: Path) -> tuple[str, str, str]:
 
 def _bounds(tree: ast.Module, source: str) -> Iterator[str]:
     for node in tree.body:
-        if (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.target, ast.Name)
-            and _BOUND.fullmatch(node.target.id)
-        ):
-            value = ast.get_source_segment(source, node.value) if node.value is not None else None
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        name, value = node.target.id, ast.get_source_segment(source, node.value) if node.value else None
+        if _BOUND.fullmatch(name) or (value and name[0] != "_" and _NUMBER.fullmatch(value)):
             is_short = value is not None and len(value) <= _VALUE_LENGTH_MAX
-            yield f"`{node.target.id}` {value}" if is_short else f"`{node.target.id}`"
+            yield f"`{name}` {value}" if is_short else f"`{name}`"

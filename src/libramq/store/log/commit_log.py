@@ -1,5 +1,5 @@
 """The commit log: every record, one after the other: when a new file begins, what is kept in memory (tail),
-and up to where it is written and flushed.
+where zeroes are written ahead, and up to where it is written and flushed.
 
 Records do not cross files. If the next ones do not fit, a blank fills the rest of the file; at least its
 eight bytes are always left. The newest part is also in memory (tail).
