@@ -124,6 +124,7 @@ def test_random_patterns_fit_as_in_python(seed: int):
         (r"\pL\b", ["a", "b"]),
         ("(?i:A)[^é]?B?", ["a"]),
         ("é?a", ["a"]),
+        ("[a-é]", ["a", "b"]),
     ],
 )
 def test_what_python_does_not_have(pattern: str, names: list[str]):
@@ -140,6 +141,7 @@ def test_what_python_does_not_have(pattern: str, names: list[str]):
         "[",
         "[a",
         "[z-a]",
+        "[é-z]",
         "*",
         "+a",
         "a**",
@@ -171,6 +173,9 @@ def test_what_is_malformed_is_refused(pattern: str):
         "((){1000}){1000}",
         "((((a?){30}){30}){30}){30}",
         "[ab]{900}[ac]{900}",
+        "(?i)" + r"\pL" * 330,
+        r"a(?s-i:b)(?mi:\p{Any})",
+        r"\PL" * 330,
     ],
 )
 def test_what_would_take_long_is_refused(pattern: str):

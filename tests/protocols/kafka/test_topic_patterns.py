@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from libramq.groups.modern import topic_pattern
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
 from libramq.groups.modern.values import LEAVES
@@ -220,6 +221,21 @@ def test_a_group_with_a_pattern_continues_after_a_restart(
         again.advance(TOPICS_LOOK_MS)
         member.heard()
     assert member.topics == before | {"orders-new"}
+    again.close()
+
+
+def test_a_recorded_pattern_that_is_refused_now_keeps_its_topics(
+    endpoint: KafkaEndpoint, member: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Earlier releases understood patterns in another way."""
+    endpoint.talk.kill()
+    monkeypatch.setattr(topic_pattern, "PROGRAM_MAX", 0)
+    again = Conversation(tmp_path, clock=endpoint.talk.clock)
+    member.peer = KafkaEndpoint(again).peer()
+    before, member.topics = member.topics, set()
+    answer = member.beat(subscribed_topic_names=())
+    assert answer is not None
+    assert (answer.error_code, member.topics) == (0, before)
     again.close()
 
 

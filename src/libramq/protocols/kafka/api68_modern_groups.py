@@ -142,7 +142,8 @@ class ModernGroups(GroupRequests[ModernGroup]):
             if len(last) > len(group.members):
                 self._forget_gone(name, group, list(last))  # A static member is back under another id.
             pattern = group.members[beat.member_id].pattern
-            if pattern:
+            # An earlier release may have accepted what is refused now: its topics stay.
+            if pattern and self._pattern_refusal(pattern, name)[0] is None:
                 self._patterns.use(pattern, name, slot.principal, is_known=pattern in group.fitting)
             self.presence.seen(slot.connection, (name, beat.member_id))
             self._rebalances.look(name, group)
