@@ -163,6 +163,16 @@ def test_members_are_assigned_the_queue_of_a_light_topic_here(tmp_path, mode):
     talk.close()
 
 
+def test_members_keep_the_queue_of_a_light_topic_that_a_broker_does_not_serve(tmp_path, peer):
+    """An answer without queues is not an empty share: after that one a member gives up what it has."""
+    talk = Conversation(tmp_path)
+    talk.beat(peer, "alice")
+    body = QueryAssignmentBody(topic=A, consumer_group="G", client_id="alice", strategy_name="AVG")
+    reply = talk.ask(peer, R.QUERY_ASSIGNMENT, None, body)
+    assert decode_body(reply.body, QueryAssignmentReply).message_queue_assignments is None
+    talk.close()
+
+
 def test_a_member_of_an_unknown_strategy_is_told_which_there_are(tmp_path, peer):
     talk = broker(tmp_path)
     talk.beat(peer, "alice")

@@ -70,7 +70,8 @@ class QueryAssignment:
         if is_light(body.topic):
             # As Apache's broker does: the queue of a light topic is here, and one member's.
             own = self._topics.queues(body.topic)
-            return reply_with(own and _allocation(body)(body.client_id, own, sorted(group.client_ids)))
+            allocated = _allocation(body)(body.client_id, own, sorted(group.client_ids)) if own else None
+            return reply_with(allocated)
         question = QueueQuestion(body.consumer_group, body.client_id, body.topic, body.strategy_name)
         waiter = RequestWaiter(request, self._answer, reply_with)
         self._assigner.ask(question, waiter, cost_bytes=len(request.command.body))
