@@ -18,6 +18,7 @@ Upstream: ProducerStateManager.java, ProducerStateEntry.java, ProducerAppendInfo
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from libramq.wire.kafka.error_code import ErrorCode
@@ -167,10 +168,8 @@ class Sequences:
 
     def expire(self, wall_ms: int) -> None:
         """Forget producers that stored nothing for a day."""
-        while self._entries:
-            key, entry = next(iter(self._entries.items()))
-            if entry.used_ms + EXPIRATION_MS > wall_ms:
-                return
+        unused_ms = wall_ms - EXPIRATION_MS
+        for key, _ in list(takewhile(lambda item: item[1].used_ms <= unused_ms, self._entries.items())):
             del self._entries[key]
 
     def snapshot(self) -> Sequence[tuple[Key, Entry]]:
