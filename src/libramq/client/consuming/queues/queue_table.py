@@ -77,8 +77,9 @@ class QueueTable:
         """Return what is in hand; handled: the first messages of batches that are not finished."""
         owned = self.each()
         deliveries = [each for one in owned for each in one.work.deliveries]
-        in_flight = sum(each.in_hand_count for each in deliveries)
+        # First: what the program finishes meanwhile would count twice.
         done = sum(each.done_count for each in deliveries)
+        in_flight = sum(each.in_hand_count for each in deliveries)
         lags = [_lag(each) for each in owned if each.is_ours]
         known = [lag for lag in lags if lag is not None]
         return ConsumerStatistics(
