@@ -629,7 +629,7 @@ class MessageStore:
         return self._log.store_timestamp_ms(unit[0]) if unit and unit[1] != BLANK_SIZE else -1
 
     def stored_ms(self, topic: str, queue_id: int, offset: int) -> Work[int]:
-        """Return the same; what is not in memory is read on a thread."""
+        """Return when a message was stored, -1 if there is none; a thread reads what is not in memory."""
         return self.reading(partial(self.store_timestamp_ms, topic, queue_id, offset))
 
     def earliest_log_time(self) -> int:

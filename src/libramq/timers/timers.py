@@ -216,9 +216,9 @@ class Collected(NamedTuple):
 class TimerMessages:
     """The timer messages of a broker.
 
-    queue_offset: the next message of the topic to be collected. copies: what of
-    the last slots an earlier process has delivered, although no file of the timers knows it: these are
-    written once a second, and only when the commit log is on the disk. Apache's broker delivers again.
+    queue_offset: the next message of the topic to be collected. copies: find what an earlier process has
+    delivered of the last slots although the timers' files do not show it, as these are written once a second,
+    and only when the commit log is on the disk. Apache's broker delivers again.
     """
 
     def __init__(

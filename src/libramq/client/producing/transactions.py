@@ -87,7 +87,7 @@ Done = Callable[[TransactionState], None]
 #: Finds out what became of a message's transaction, and calls back with it.
 Check = Callable[[MessageExt, Done], None]
 
-#: How a broker is told.
+#: The end of a transaction, as requests have it (commitOrRollback).
 STATE_FLAGS: Final = {
     TransactionState.COMMIT: TRANSACTION_COMMIT,
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,

@@ -124,7 +124,7 @@ class GroupMember(Generic[P, T]):
             return False
         if sent is None or sent.peer != self.peer:
             return True
-        last = sent.assignment  # May it differ in more than the epoch?
+        last = sent.assignment  # Compared without the epoch.
         if (
             last.queues != assignment.queues
             or last.revoke != assignment.revoke

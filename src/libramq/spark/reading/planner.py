@@ -1,7 +1,7 @@
 """The planner: which ranges of queues a query or micro-batch reads, how often brokers are asked for ends, and
 what follows when queues are gone.
 
-The rules are in `positions` and `boundary`; this is the state between Spark's calls, and the queries.
+The rules are in `positions` and `source_options`; this is the state between Spark's calls, and the queries.
 Spark polls every 10 ms when there is nothing to read.
 """
 
