@@ -114,13 +114,13 @@ def consumed(directory: Path) -> Consumed:
     together = np.concatenate([*parts.values(), np.empty(0, dtype=ENTRIES)])
     places = together["queue"].astype(np.int64) << 32 | together["offset"]
     _, first = np.unique(places, return_index=True)
-    flights = together[first]
+    distinct = together[first]
     return Consumed(
         total=len(together),
-        distinct=len(flights),
+        distinct=len(distinct),
         by_member={name: len(part) for name, part in parts.items()},
-        by_carrier=_late_by(flights, "carrier"),
-        by_destination=_late_by(flights, "dest"),
+        by_carrier=_late_by(distinct, "carrier"),
+        by_destination=_late_by(distinct, "dest"),
     )
 
 
@@ -129,8 +129,8 @@ def _read(path: Path) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype=ENTRIES, count=len(data) // ENTRIES.itemsize)
 
 
-def _late_by(flights: npt.NDArray[Any], column: str) -> list[Late]:
-    arrived = flights[flights["delay"] != DELAY_UNKNOWN]
+def _late_by(entries: npt.NDArray[Any], column: str) -> list[Late]:
+    arrived = entries[entries["delay"] != DELAY_UNKNOWN]
     names, which = np.unique(arrived[column], return_inverse=True)
     counts = np.bincount(which, minlength=len(names))
     sums = np.bincount(which, weights=arrived["delay"], minlength=len(names))

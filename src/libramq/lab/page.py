@@ -41,7 +41,7 @@ COLUMNS: Final = ("strategy", "computed by", *_VALUES)
 
 
 def ranked(strategies: Iterable[Row]) -> list[Row]:
-    """Return the rows over all histories, in order."""
+    """Return the rows over all histories: those without unread queues first, then by moves and evenness."""
 
     def order(row: Row) -> tuple[bool, float, float, str]:
         unread, uneven = row["unowned_most"] > 0, row["fullest_mean"] or 0.0
