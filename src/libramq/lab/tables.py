@@ -55,7 +55,6 @@ def step_row(
 ) -> tuple[Any, ...]:
     """Return a row of steps; fair: the same step with the fewest moves and the most even loads."""
     values = {
-        **{name: getattr(outcome, name, None) for name in STEPS},
         "kind": history.kind,
         "group": history.group,
         "strategy": entrant.name,
@@ -68,7 +67,7 @@ def step_row(
         "minimum": fair.moved,
         "fair_most": fair.most,
     }
-    return tuple(values.values())
+    return tuple(values[name] if name in values else getattr(outcome, name) for name in STEPS)
 
 
 def lab_tables(steps: "DataFrame") -> "dict[str, DataFrame]":

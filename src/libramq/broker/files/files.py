@@ -233,7 +233,10 @@ class BrokerFiles:
     @property
     def has_progress(self) -> bool:
         """Return whether a progress file is out of date."""
-        return any(file.has_changes for file in self.progress)
+        for file in self.progress:  # noqa: SIM110 - asked for after most events, so without a generator.
+            if file.has_changes:
+                return True
+        return False
 
     def forget_progress(self) -> None:
         """Have whatever waits delivered again: a slave's log will be cut, and delivered copies with it.

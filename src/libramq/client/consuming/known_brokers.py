@@ -218,8 +218,8 @@ class KnownBrokers:
         self, address: str, outcome: HeartbeatReply | LibraError, now_ms: MonotonicMs
     ) -> Effects:
         """Handle the result of a heartbeat."""
-        self._unanswered[address] -= 1
-        if address in self._leaving and self._unanswered[address] <= 0:
+        self._unanswered[address] = max(0, self._unanswered[address] - 1)
+        if address in self._leaving and not self._unanswered[address]:
             return self._leave(address, now_ms)
         about = f"broker {address}"
         is_known = about in self.troubles.present and isinstance(outcome, NoPermission)

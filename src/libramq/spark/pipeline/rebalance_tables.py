@@ -140,8 +140,7 @@ def _history(wall_ms: WallMs) -> Callable[[list[Any]], list[dict[str, Any]]]:
 
 def _row(one: Rebalance) -> dict[str, Any]:
     loads = one.loads.values()
-    return {
-        **{name: getattr(one, name, None) for name in REBALANCES},
+    row = {
         "at": one.at_ms,
         "state": one.state.value,
         "reason": one.causes[0].reason,
@@ -163,6 +162,7 @@ def _row(one: Rebalance) -> dict[str, Any]:
             for move in one.moves
         ],
     }
+    return row | {name: getattr(one, name) for name in REBALANCES if name not in row}
 
 
 def _hourly(found: "DataFrame", moves: "DataFrame") -> "DataFrame":
