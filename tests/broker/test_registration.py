@@ -18,6 +18,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, broker_error
 from libramq.formats.tables import DataVersion, TopicConfig
 from libramq.kernel.effect import Thread
+from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
 from libramq.rpc.requests import BROKER_REQUESTS
@@ -219,6 +220,26 @@ def test_a_registration_under_way_does_not_cover_later_changes(talk):
     talk.answer(ONE)
     talk.answer(TWO)
     assert find_answer(peer, command) is not None
+
+
+def test_deleting_a_topic_is_answered_once_no_registration_under_way_has_it(talk):
+    """Tools delete it at the name servers then; these forget none because a later registration lacks it."""
+    peer = FakePeer()
+    talk.broker.topics.put(TopicConfig(topic_name="T"), talk.clock.wall_ms())
+    talk.answer(ONE)
+    talk.answer(TWO)
+    talk.advance(5)
+    talk.encode()  # It has the topic.
+    command = talk.command(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    talk.give(peer, command)
+    talk.answer(ONE)
+    talk.answer(TWO)
+    assert find_answer(peer, command) is None
+    talk.advance(5)
+    talk.encode()
+    talk.answer(ONE)
+    talk.answer(TWO)
+    assert find_answer(peer, command).code == ResponseCode.SUCCESS
 
 
 def test_hanging_name_servers_are_not_awaited_for_long(talk):

@@ -195,12 +195,15 @@ class TopicAdministration:
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete(self, request: Request) -> Outcome:
-        """Delete a topic, its queues, the offsets in it, and what waits to be popped again."""
+        """Delete a topic, its queues, the offsets in it, and what waits to be popped again.
+
+        Tools delete it at the name servers then: a registration from before would list it there for ever.
+        """
         header: h.TopicHeader = request.header
         if not header.topic.strip() or names.is_system_topic(header.topic):
             return Reply(ResponseCode.INVALID_PARAMETER, f"the topic {header.topic!r} cannot be deleted")
         self._removal.remove_topic(header.topic, request.wall_ms)
-        return SUCCESS
+        return ReplyWhenAnnounced(SUCCESS)
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def list_all(self, request: Request) -> Outcome:
