@@ -581,3 +581,9 @@ async def test_a_broker_that_has_returned_is_found_soon(start, broker):
                     break
     assert result.queue == queue
     assert namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) <= 3
+
+
+def test_a_producer_that_was_not_started_says_so_of_its_room():
+    """It said that it has no has_room, and asked whether has_room was meant."""
+    with pytest.raises(LocalProtocolError, match="does not run"):
+        _ = Producer(group="p", namesrv="127.0.0.1:1").has_room

@@ -473,6 +473,8 @@ class Producer(AsyncClient):
     @property
     def has_room(self) -> bool:
         """Return whether `wait_for_room` would return at once; `send_nowait` accepts messages for longer."""
+        if not self._was_started:
+            raise InvalidState(_NOT_RUNNING)
         return self._network.pipeline.has_room
 
     async def statistics(self) -> ProducerStatistics:
