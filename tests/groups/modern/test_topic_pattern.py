@@ -125,6 +125,8 @@ def test_random_patterns_fit_as_in_python(seed: int):
         ("(?i:A)[^é]?B?", ["a"]),
         ("é?a", ["a"]),
         ("[a-é]", ["a", "b"]),
+        ("[A-Za-z0-9._-]{1,64}", ["a.b", "axb", "a.bb", "a", "b"]),
+        ("a.{0,248}", ["a.b", "axb", "a.bb", "a"]),
     ],
 )
 def test_what_python_does_not_have(pattern: str, names: list[str]):

@@ -190,8 +190,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         except TooManyPatterns:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # Clients try again.
         except InvalidPattern as invalid:
-            remark = f"{invalid} (RE2's syntax is understood as far as names of topics need it)"
-            return ErrorCode.INVALID_REGULAR_EXPRESSION, remark
+            return ErrorCode.INVALID_REGULAR_EXPRESSION, f"{invalid} (patterns are RE2's)"
         return None, None
 
     def _uses(self, name: str, pattern: str) -> bool:
