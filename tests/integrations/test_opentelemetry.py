@@ -184,6 +184,18 @@ async def test_errors_end_up_in_their_spans_and_with_the_caller():
         assert [event.name for event in span.events] == ["exception"]
 
 
+async def test_a_handler_that_takes_no_messages_fails_in_its_span():
+    traces = Traces()
+
+    async def careless() -> None:
+        """As a newcomer writes it: the call itself raises."""
+
+    with pytest.raises(TypeError):
+        await traced_handler(careless, tracer_provider=traces.provider)([message(0)])  # type: ignore[arg-type]
+    (span,) = traces.spans("process T")
+    assert span.status.status_code is StatusCode.ERROR
+
+
 def test_a_message_that_is_not_traced_begins_a_trace():
     traces, seen = Traces(), []
 

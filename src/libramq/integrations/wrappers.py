@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self
 
 from libramq.client.consuming.handling.handlers import Handler, is_async
 from libramq.message.message import Message, MessageExt
@@ -98,14 +98,6 @@ def wrapped_handler(handler: Handler, begin: Callable[[Sequence[MessageExt]], Ha
         call.returned(result)
         return result
 
-    if is_async(handler):
-
-        @functools.wraps(handler)
-        async def wrapped_coroutine(messages: list[MessageExt]) -> Any:
-            return await awaited(begin(messages), cast(Awaitable[Any], handler(messages)))
-
-        return wrapped_coroutine
-
     def wrapped_call(messages: list[MessageExt]) -> Any:
         call = begin(messages)
         try:
@@ -119,4 +111,11 @@ def wrapped_handler(handler: Handler, begin: Callable[[Sequence[MessageExt]], Ha
         call.returned(returned)
         return returned
 
-    return wrapped_call
+    if not is_async(handler):
+        return wrapped_call
+
+    @functools.wraps(handler)
+    async def wrapped_coroutine(messages: list[MessageExt]) -> Any:
+        return await wrapped_call(messages)
+
+    return wrapped_coroutine
