@@ -15,8 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import libramq.sync
-from libramq import InvalidMessage, Message, MessageExt, Producer, PushConsumer
-from libramq.integrations.opentelemetry import traced, traced_handler
+from libramq import ConfigError, InvalidMessage, Message, MessageExt, Producer, PushConsumer
+from libramq.integrations import message_traces
+from libramq.integrations.opentelemetry import MESSAGE_ID, traced, traced_handler
 from libramq.testing import Broker
 
 from ..client.consuming.examples import message
@@ -194,6 +195,24 @@ async def test_a_handler_that_takes_no_messages_fails_in_its_span():
         await traced_handler(careless, tracer_provider=traces.provider)([message(0)])  # type: ignore[arg-type]
     (span,) = traces.spans("process T")
     assert span.status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize("is_recorded_first", [False, True])
+async def test_a_producer_is_traced_and_recorded_whichever_comes_first(is_recorded_first: bool):
+    traces = Traces()
+    wrap = functools.partial(traced, tracer_provider=traces.provider)
+    async with Broker() as broker:
+        plain = Producer(namesrv=broker.namesrv)
+        both = wrap(message_traces.traced(plain)) if is_recorded_first else message_traces.traced(wrap(plain))
+        with pytest.raises(ConfigError, match="a plain handler runs on a thread"):
+            message_traces.traced_handler(print, group="kitchen", producer=both)
+        async with both as producer:
+            result = await producer.send(Message("Orders", b"tea"))
+            (stored,) = await producer.send_batch([Message("Orders", b"cup")])
+    first, _ = traces.spans("send Orders")
+    assert stored.queue_offset >= 0
+    assert first.attributes is not None
+    assert first.attributes[MESSAGE_ID] == result.message_id
 
 
 def test_a_message_that_is_not_traced_begins_a_trace():

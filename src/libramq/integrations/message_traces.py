@@ -11,7 +11,6 @@ Upstream: SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, AsyncTraceDispa
 """
 
 import functools
-import inspect
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +22,7 @@ from libramq.client.consuming.handling.handlers import Handler, is_async
 from libramq.client.producing.send_result import SendResult
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError, RemoteProtocolError
-from libramq.integrations.wrappers import Sending, WrappedProducer, wrapped_handler
+from libramq.integrations.wrappers import Sending, WrappedProducer, is_asyncio, wrapped_handler
 from libramq.logs import get_logger
 from libramq.message import properties as p
 from libramq.message.ids import UniqueIdGenerator, decode_offset_id
@@ -78,7 +77,7 @@ class _Records:
     """Writes records to the trace topic by a producer."""
 
     def __init__(self, producer: Any) -> None:
-        self.is_asyncio = inspect.iscoroutinefunction(producer.send)
+        self.is_asyncio = is_asyncio(producer)
         self._producer = producer
         self._has_lost = False
 

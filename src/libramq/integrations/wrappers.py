@@ -20,7 +20,7 @@ class WrappedProducer:
 
     def __init__(self, producer: Any) -> None:
         self.producer = producer
-        self.is_asyncio = inspect.iscoroutinefunction(producer.send)
+        self.is_asyncio = is_asyncio(producer)
 
     def sending(self, sent: Message | list[Message]) -> AbstractContextManager[Sending]:
         """Return what lasts as long as a send."""
@@ -68,6 +68,13 @@ class WrappedProducer:
 
     def __exit__(self, *error: object) -> None:
         self.producer.__exit__(*error)
+
+
+def is_asyncio(producer: Any) -> bool:
+    """Return whether a producer is asyncio's; a wrapped one is what the producer inside is."""
+    if isinstance(producer, WrappedProducer):
+        return producer.is_asyncio
+    return inspect.iscoroutinefunction(producer.send)
 
 
 class HandlerCall(Protocol):
