@@ -4,6 +4,7 @@ import functools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,9 @@ from libramq.testing.machine import virtual_time
 from libramq.testing.machine.virtual_time import NodeClock
 from libramq.testing.nodes.consumer_node import Handling
 from libramq.testing.scenarios import faults
+from libramq.testing.scenarios import scenario as scenarios
 from libramq.testing.scenarios.faults import Faults
-from libramq.testing.scenarios.scenario import Scenario
+from libramq.testing.scenarios.scenario import Scenario, draw_scenario
 from libramq.testing.simulation import Report, Simulation
 
 #: Those of a quick run: cheap ones, in which most of what can happen happens. scripts/search plays others.
@@ -92,6 +94,19 @@ def test_a_member_leaves_while_brokers_find_each_other():
     )
     report = Simulation(487, scenario=scenario).run()
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
+
+
+@pytest.mark.parametrize("name", ["kill_brokers", "undo", "happen", "_end", "__init__"])
+def test_a_fault_that_there_is_not_is_noticed_when_its_scenario_is_made(name: str):
+    """At its time it would be a violation, which some tests expect."""
+    with pytest.raises(AssertionError, match=f"there is no fault {name}"):
+        replace(draw_scenario(0), actions=((2_000, name),))
+
+
+def test_every_fault_is_drawn():
+    menus = [scenarios.CALM, scenarios.ROUGH, scenarios.OPERATIONS, scenarios.SPLITS, scenarios.SLAVES]
+    menus += [scenarios.PAIRS, scenarios.POPS, scenarios.KAFKA_CALM, scenarios.KAFKA_ROUGH]
+    assert {"lose_slave", "kafka_oversleep"}.union(*menus) == faults.FAULTS
 
 
 def test_a_stopping_broker_may_be_killed():

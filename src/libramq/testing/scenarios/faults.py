@@ -88,7 +88,7 @@ class Faults:
         self._frozen_ms: dict[str, MonotonicMs] = {}
 
     def happen(self, name: str) -> None:
-        """Perform one fault: a method of this class."""
+        """Perform one of FAULTS."""
         if not self._ended:
             getattr(self, name)()
 
@@ -729,6 +729,10 @@ class Faults:
 
     def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
         self._world.time.at(self._world.time.now_ms + delay_ms, action)
+
+
+#: The names of all faults: every public method but those that control them.
+FAULTS: Final = frozenset(name for name in vars(Faults) if name[0] != "_") - {"happen", "end", "undo"}
 
 
 def _go(member: SimulatedConsumer) -> None:

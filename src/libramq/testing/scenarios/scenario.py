@@ -7,6 +7,7 @@ from typing import Final
 from libramq.testing.cluster import ClusterPlan, GroupPlan, PopPlan
 from libramq.testing.history import KafkaGroupPlan
 from libramq.testing.nodes.consumer_node import Handling
+from libramq.testing.scenarios.faults import FAULTS
 
 #: Nothing fails in a calm scenario: members join and leave gracefully.
 CALM: Final = (
@@ -75,7 +76,7 @@ DEAD_LETTER_CHANCE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario(ClusterPlan):
-    """A cluster to simulate, with its load. actions: (ms after the beginning, name of a method of `Faults`).
+    """A cluster to simulate, with its load. actions: (ms after the beginning, name of one of FAULTS).
 
     Where slaves act, some messages wait. Kafka's groups read the same topics.
     """
@@ -87,6 +88,10 @@ class Scenario(ClusterPlan):
     body_bytes: int
     duration_ms: int
     actions: tuple[tuple[int, str], ...]
+
+    def __post_init__(self) -> None:
+        for _, name in self.actions:
+            assert name in FAULTS, f"there is no fault {name}"
 
 
 def draw_scenario(seed: int) -> Scenario:
