@@ -16,21 +16,17 @@ from pathlib import Path
 from libramq.filesystem import FileSystem, make_directory, safe_child, sync_file
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWrite:
     """The next content of a file. write: may be called in a thread. written, failed: take its result."""
 
     write: Callable[[], None]
-    written: Callable[[], None] = _nothing
-    failed: Callable[[], None] = _nothing
+    written: Callable[[], None] = lambda: None
+    failed: Callable[[], None] = lambda: None
 
 
 class JournalFiles:
-    """The files of one table in a directory. end: the size of the newest."""
+    """The files of one table in a directory. path, end: of the newest, and its size."""
 
     def __init__(self, filesystem: FileSystem, directory: Path, name: str) -> None:
         self._filesystem = filesystem
@@ -40,13 +36,9 @@ class JournalFiles:
         ends = [each.removeprefix(self._prefix) for each in names if each.startswith(self._prefix)]
         self.numbers = sorted(int(end) for end in ends if end.isascii() and end.isdecimal())
         self._number = max(self.numbers, default=0)
+        self.path = self.path_of(self._number)
         self._file: int | None = None
         self.end = 0
-
-    @property
-    def path(self) -> Path:
-        """Return the path of the newest file."""
-        return self.path_of(self._number)
 
     @property
     def is_open(self) -> bool:
@@ -62,10 +54,11 @@ class JournalFiles:
         self.close()
         if not self._filesystem.exists(self._directory):
             make_directory(self._filesystem, self._directory)
-        self._file = self._filesystem.open(self.path_of(self._number + 1), write=True, create=True)
+        path = self.path_of(self._number + 1)
+        self._file = self._filesystem.open(path, write=True, create=True)
+        self.path, self.end = path, 0
         self._number += 1
         self.numbers.append(self._number)
-        self.end = 0
 
     def write(self, data: bytes) -> None:
         """Write changes at once; afterwards they outlive the process. Raises OSError."""
