@@ -36,15 +36,17 @@ RUN_HEADS: Final = {bits: struct.Struct(f">I4sI4siqq{head.size - 40}si") for bit
 #: reconsume times, and the body's length.
 BRIEF_HEAD: Final = struct.Struct(">III8xq8xi32xi8xi")
 assert BRIEF_HEAD.size == HEADS[0].size
+_STORED_MS_AT: Final = 56  # With an IPv4 born host.
+_LONGER_BORN_HOST: Final = HOST_V6_BYTES - HOST_V4_BYTES
 #: Where the store time ends, at the latest.
-STORED_BY_BYTES: Final = 56 + HOST_V6_BYTES - HOST_V4_BYTES + 8
+STORED_BY_BYTES: Final = _STORED_MS_AT + _LONGER_BORN_HOST + 8
 #: What a search by time reads of a record: size, born time.
 BORN_HEAD: Final = struct.Struct(">I36xq")
 
 
 def stored_ms_of(head: bytes) -> int:
     """Return the store time of a record, of which the first STORED_BY_BYTES are read."""
-    at = 56 + (HOST_V6_BYTES - HOST_V4_BYTES if head[SYS_FLAG_LOW_AT] & flags.BORN_HOST_V6 else 0)
+    at = _STORED_MS_AT + (_LONGER_BORN_HOST if head[SYS_FLAG_LOW_AT] & flags.BORN_HOST_V6 else 0)
     return int.from_bytes(head[at : at + 8], signed=True)
 
 
