@@ -181,11 +181,11 @@ class LogCopy:
         if is_damaged:
             log.error("the master's log has a damaged record; readers skip it", offset=head.physical_offset)
             self._log.unreadable.note(head.physical_offset)
-        places = self._queues.places(head)
+        places = self._queues.places(head, is_damaged=is_damaged)
         if places and self._queues.get(head.topic, head.queue_id) is None:
             self.new_topics.add(head.topic)
         unit = UNIT.pack(head.physical_offset, BLANK_SIZE, 0) if is_damaged else unit_of(head)
-        changed = [self._add_unit(head, place, unit) for place in places[: 1 if is_damaged else None]]
+        changed = [self._add_unit(head, place, unit) for place in places]
         return [queue for queue in changed if queue is not None]
 
     def _add_unit(self, head: RecordHead, place: QueuePlace, unit: bytes) -> ConsumeQueue | None:

@@ -116,15 +116,16 @@ class ConsumeQueueTable:
         if not has_room and self.get(name, LIGHT_QUEUE_ID) is None:
             raise InvalidName(f"{self.light_count} light queues exist")
 
-    def places(self, head: RecordHead) -> list[QueuePlace]:
+    def places(self, head: RecordHead, *, is_damaged: bool = False) -> list[QueuePlace]:
         """Return the queues that have a record's unit, its own first, here as at the broker that stored it.
 
-        Light queues that exist go on without the option, so that none of their numbers is used twice.
+        Light queues that exist go on without the option, so that none of their numbers is used twice. Those
+        that a damaged record names are not believed.
         """
         if not is_queued(head.sys_flag):
             return []
         places = [QueuePlace(head.topic, head.queue_id, head.queue_offset)]
-        if MARK in head.properties:
+        if not is_damaged and MARK in head.properties:
             places += (each for each in light_places(head) if self.has_light or each[:2] in self._queues)
         return places
 

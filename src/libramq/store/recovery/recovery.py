@@ -214,7 +214,7 @@ def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> No
     head = damage.head
     if head is None:
         return
-    for place in queues.places(head)[:1]:
+    for place in queues.places(head, is_damaged=True):
         queue = queues.get(place.topic, place.queue_id)
         if queue is not None and place.number >= queue.max_offset:
             queues.add_unit(head, place, UNIT.pack(damage.offset, BLANK_SIZE, 0))
