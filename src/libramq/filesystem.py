@@ -466,7 +466,7 @@ def backup_of(path: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(filesystem: FileSystem, path: Path, *, write: bool = False, create: bool = False) -> Iterator[int]:
-    """Have a file open for a while."""
+    """Open a file, and close it at the end of the block."""
     file = filesystem.open(path, write=write, create=create)
     try:
         yield file

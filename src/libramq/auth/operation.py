@@ -86,7 +86,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """A group reads topics: it joins, opens, locks, pulls, commits, sends back, or queries its progress.
+    """A group reads topics: it joins, opens, locks, pulls, commits, or queries its progress.
 
     Or it sends messages back, which move from their topics to its retry topic.
 

@@ -120,7 +120,7 @@ def unknown_members(read: Any, value: Any) -> UnknownMembers | None:
 
 
 def _members(value: Any) -> dict[Any, Any] | None:
-    """Return the members of a document, or of a table, by their names in a file; None of any other value."""
+    """Return the members of a document, or of a table, by their names in a file; None for any other value."""
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         return {name: getattr(value, field) for name, field in names}

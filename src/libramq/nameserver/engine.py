@@ -194,7 +194,7 @@ def name_server_engine(
     )
     processors = Processors(served_by(services))
     access, signatures = None, None
-    if operator is not None:  # It signs what changes something; other requests look up, or are brokers'.
+    if operator is not None:  # Changes must be signed; other requests look up, or are brokers'.
         access = _access_control(operator, credentials)
         lookups = frozenset(processors.singly) - CHANGES
         signatures = Signatures(access, unsigned=lookups, unrestricted=lookups, audit=audit_file.audit)

@@ -104,8 +104,9 @@ def _each(sync: Callable[[Path], None], paths: Sequence[Path], at_once: int) -> 
 
 
 def _sync_path(filesystem: FileSystem, path: Path) -> None:
+    # A missing file's topic was deleted meanwhile.
     with contextlib.suppress(FileNotFoundError), opened(filesystem, path, write=True) as file:
-        _sync(filesystem, file, path)  # Else its topic was deleted meanwhile.
+        _sync(filesystem, file, path)
 
 
 def _sync_directory(filesystem: FileSystem, directory: Path) -> None:

@@ -829,7 +829,7 @@ class MessageStore:
         }
         self.changed()
 
-    # What appends and flushes are made of.
+    # Parts of appending and flushing.
 
     def _planned(self, plan: FlushPlan | None) -> FlushPlan | None:
         if self._flusher.write_failure is not None:

@@ -74,7 +74,7 @@ class DeliveredCopies:
         return self._last_ms + SLACK_MS + 1 - int(wall_ms)
 
     def passed(self, wall_ms: WallMs) -> None:
-        """Note that everything due before a time is delivered: after all that may have a copy, end."""
+        """Note that everything due before a time is delivered; `end` if nothing later may have a copy."""
         if self.is_looking and self.passed_in_ms(wall_ms) <= 0:
             self.end()
 

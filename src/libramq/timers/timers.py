@@ -216,7 +216,7 @@ class Collected(NamedTuple):
 class TimerMessages:
     """The timer messages of a broker.
 
-    queue_offset: the next message of the topic to be collected. copies: find what an earlier process has
+    queue_offset: the next message of the topic to be collected. copies: finds what an earlier process has
     delivered of the last slots although the timers' files do not show it, as these are written once a second,
     and only when the commit log is on the disk. Apache's broker delivers again.
     """

@@ -112,7 +112,7 @@ class HeldPulls(Generic[T]):
         #: Takes a pull out, to be answered now; False if it is not held any more.
         self.release = purgatory.release
         self._unlink = self._forget  # One for all, of which there may be very many.
-        #: By topic and queue id; of queues on which pulls are held, only.
+        #: By topic and queue id; only queues on which pulls are held.
         self.queues: dict[Key, _Queue[T]] = {}
         self._count = 0
 

@@ -232,7 +232,7 @@ def refusal(
 ) -> StoreDamaged:
     """Return the error for damage without an operator's decision: what each choice would lose.
 
-    rest: the log behind the first damage, to be read for that.
+    rest: the log behind the first damage, which is read to count its messages.
     """
     next_numbers = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
     stretches = [first]
