@@ -9,6 +9,7 @@ table again. A power cut may bring removed journals back, and apply them to the 
 the disk before that is, as a part of one would take back what came after it.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,8 @@ class JournalFiles:
 
         def write() -> None:
             for path in paths:
-                sync_file(self._filesystem, path)
+                with contextlib.suppress(FileNotFoundError):  # The table has what an operator removed.
+                    sync_file(self._filesystem, path)
             save()
 
         def remove() -> None:

@@ -144,6 +144,16 @@ def test_a_failed_fold_keeps_the_journal_and_is_retried(tmp_path):
     assert Topics(tmp_path).content() == topics.content()
 
 
+def test_a_journal_that_an_operator_has_removed_stops_no_fold(tmp_path):
+    topics = Topics(tmp_path)
+    topics.put("T")
+    (tmp_path / "topics.json.journal.0000000001").unlink()
+    plan = topics.ledger.plan_fold(topics.table.file)
+    plan.write()
+    plan.written()
+    assert Topics(tmp_path).content() == topics.content()
+
+
 def test_a_power_cut_takes_back_nothing_that_a_fold_has_written():
     """It may bring back journals that were removed, or the first lines of them."""
     root = Path("/config")

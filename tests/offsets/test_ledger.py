@@ -227,6 +227,17 @@ def test_a_failed_fold_loses_nothing_and_is_retried(tmp_path: Path):
     assert ledger.take(wall_ms=4) is None
 
 
+def test_a_journal_that_an_operator_has_removed_stops_no_fold(tmp_path: Path):
+    ledger = open_ledger(tmp_path)
+    commit(ledger, "g", "T", 0, 5)
+    (journal,) = tmp_path.glob("*.journal.*")
+    journal.unlink()
+    ledger.persist(wall_ms=2)
+    commit(ledger, "g", "T", 0, 6)
+    ledger.persist(wall_ms=3)
+    assert '"T@g":{0:6}' in "".join((tmp_path / "consumerOffset.json").read_text().split())
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_any_history_with_crashes_ends_in_the_same_table(tmp_path: Path, seed: int):
     rng = random.Random(seed)
