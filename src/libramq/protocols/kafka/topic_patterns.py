@@ -69,8 +69,8 @@ class TopicPatterns:
         self._uses = uses
         self._fit = fit
         self._used: dict[str, _Used] = {}
-        #: The last one that was required.
-        self._required: TopicPattern | None = None
+        #: The last one that was compiled.
+        self._compiled: TopicPattern | None = None
         self._due = kernel.deadlines.new(self._look, "topic patterns")
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class TopicPatterns:
         count = sum(group in each.groups for each in self._used.values())
         if len(self._used) >= PATTERNS_MAX or count >= PATTERNS_OF_GROUP_MAX:
             raise TooManyPatterns
-        self._required = TopicPattern(pattern)
+        self._compile(pattern)
 
     def use(self, pattern: str, group: str, principal: Principal | None, *, is_known: bool) -> None:
         """Find the topics for a group, now or soon; the pattern was required before.
@@ -102,11 +102,13 @@ class TopicPatterns:
             self._fit(group, pattern, used.topics, principal)
         self._go_through(used)
 
+    def _compile(self, pattern: str) -> TopicPattern:
+        if self._compiled is None or self._compiled.pattern != pattern:
+            self._compiled = TopicPattern(pattern)
+        return self._compiled
+
     def _add(self, pattern: str) -> _Used:
-        required = self._required
-        if required is None or required.pattern != pattern:
-            required = TopicPattern(pattern)
-        used = self._used[pattern] = _Used(required)
+        used = self._used[pattern] = _Used(self._compile(pattern))
         self._due.at(self._clock.monotonic_ms() + TOPICS_LOOK_MS)
         return used
 
