@@ -76,9 +76,10 @@ class Producers:
         self._secret_bits = secret_bits
         self.sequences = Sequences(store.next_offset)
         self._file = ConfigFile(filesystem, directory / FILE_NAME)
-        source = DocumentSource(self._file, lambda: self.sequences.version, self._content)
+        source = DocumentSource(
+            self._file, lambda: self.sequences.version, self._content, self.sequences.expire
+        )
         self._progress = ProgressFile(FILE_NAME, SAVE_MS, source, store, kernel.clock)
-        self._is_writing = False
         self._due = kernel.deadlines.new(self._save, FILE_NAME)
         self._topics.observe(self._topic_changed)
 
@@ -93,7 +94,7 @@ class Producers:
 
     def changed(self) -> None:
         """Have the file written soon."""
-        if self._due.due_ms is None and not self._is_writing:
+        if self._due.due_ms is None and not self._progress.is_writing:
             self._due.at(self._clock.monotonic_ms() + PROGRESS_MS)
 
     def recover(self) -> None:
@@ -146,17 +147,15 @@ class Producers:
 
     def _save(self, now_ms: MonotonicMs) -> None:
         if self._progress.is_due(now_ms):
-            self._is_writing = True
+            self._progress.begin_writing()
             self._effects.run(Thread.DISK, self._progress.write, self._written)
         elif self._progress.has_changes:
             self._due.at(now_ms + PROGRESS_MS)
 
     def _written(self, result: object) -> None:
-        self._is_writing = False
         self._progress.done(result)
         if self._progress.has_changes:
             self.changed()
 
     def _content(self) -> ProducersFile:
-        self.sequences.expire(int(self._clock.wall_ms()))
         return ProducersFile(log_end=self._store.end, entries=self.sequences.snapshot())

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
+from libramq.clock import WallMs
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import InvalidBatch, Stamp
 
@@ -166,9 +167,9 @@ class Sequences:
             del self._entries[key]
             self.version += 1
 
-    def expire(self, wall_ms: int) -> None:
+    def expire(self, wall_ms: WallMs) -> None:
         """Forget producers that stored nothing for a day."""
-        unused_ms = wall_ms - EXPIRATION_MS
+        unused_ms = int(wall_ms) - EXPIRATION_MS
         for key, _ in list(takewhile(lambda item: item[1].used_ms <= unused_ms, self._entries.items())):
             del self._entries[key]
 
