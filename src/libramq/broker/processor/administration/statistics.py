@@ -119,15 +119,14 @@ class Statistics:
         gets = 0.0
         for config in known:
             gets += self._throughput.gets_per_second(group, config.topic_name)
-            committed = self._offsets.offsets(group, config.topic_name)
-            queue_ids = self._queue_ids(config, committed)
+            queue_ids = self._queue_ids(group, config)
             table |= yield from self._progress(group, config.topic_name, queue_ids, popped)
         return reply_rows(lambda: bodies.ConsumeStats(offset_table=table, consume_tps=gets), len(table))
 
-    def _queue_ids(self, config: TopicConfig, committed: Mapping[int, int]) -> Iterator[int]:
+    def _queue_ids(self, group: str, config: TopicConfig) -> Iterator[int]:
         """Yield a topic's queues, and those that it has no more where a group has not read all."""
         yield from range(config.read_queue_nums)
-        for queue_id, offset in sorted(committed.items()):
+        for queue_id, offset in sorted(self._offsets.offsets(group, config.topic_name).items()):
             if queue_id >= config.read_queue_nums:
                 first = self._store.min_offset(config.topic_name, queue_id)
                 if self._store.max_offset(config.topic_name, queue_id) > max(offset, first):
@@ -185,27 +184,24 @@ class Statistics:
         self, group: str, topic: str, queue_ids: Iterable[int], popped: Popped
     ) -> Work[dict[MessageQueue, bodies.OffsetWrapper]]:
         """Return a group's offsets in queues of a topic."""
-        committed = self._offsets.offsets(group, topic)
         table = {}
         for queue_id in queue_ids:
             queue = MessageQueue(topic, self._broker_name, queue_id)
-            table[queue] = yield from self._progress_in(group, queue, committed.get(queue_id), popped)
+            table[queue] = yield from self._progress_in(group, queue, popped)
             yield None
         return table
 
-    def _progress_in(
-        self, group: str, queue: MessageQueue, committed: int | None, popped: Popped
-    ) -> Work[bodies.OffsetWrapper]:
-        """Return a group's progress in one queue, given its committed offset, if it has one.
+    def _progress_in(self, group: str, queue: MessageQueue, popped: Popped) -> Work[bodies.OffsetWrapper]:
+        """Return a group's progress in one queue.
 
-        A group that pops commits soon after its pops, so messages in flight are subtracted from that offset:
+        A group that pops commits soon after its pops, so messages in flight are subtracted from its offset:
         they are pulled, and not consumed. Where nobody knows from where on a group reads, tools get the first
         message, as Apache's do, and that it is unknown.
         """
         topic, queue_id = queue.topic, queue.queue_id
         store, offsets = self._store, self._offsets
         end, first = store.max_offset(topic, queue_id), store.min_offset(topic, queue_id)
-        begin = offsets.read_from(group, topic, queue_id) if committed is None else committed
+        begin = offsets.read_from(group, topic, queue_id)
         pulled = offsets.pull_offsets.get(group, topic, queue_id)
         # Deleted messages do not count as lag: the group continues with the first that exists.
         offset = max(begin or 0, first)
