@@ -98,7 +98,7 @@ class CoordinatedGroup(Generic[P, T]):
         self.balance = GroupBalance(name, self.members, self.topics, queues)
         self.timers, self.stock, self._record_state = shared.timers, shared.stock, shared.record
         self.effects: list[Effect[T]] = []
-        self.is_changed, self.to_all, self.cannot_persist = False, True, False
+        self.is_changed, self.to_all = False, True
         self._record_again_at_ms: MonotonicMs | None = None
         self.joins: list[WaitingJoin[T]] = []
         self.acknowledged: list[T] = []
@@ -130,6 +130,11 @@ class CoordinatedGroup(Generic[P, T]):
         if not self.members.members:
             return State.EMPTY
         return State.STABLE if self.balance.queues.is_complete else State.RECONCILING
+
+    @property
+    def cannot_persist(self) -> bool:
+        """Return whether the disk has refused the last record."""
+        return self._record_again_at_ms is not None
 
     @property
     def epoch(self) -> int:
@@ -238,7 +243,7 @@ class CoordinatedGroup(Generic[P, T]):
         queues, state = self.balance.queues, self.state
         if state in UNKNOWN:
             if self.cannot_persist:  # What the disk has refused is left to the next record.
-                self.cannot_persist, self._record_again_at_ms, self.is_changed = False, None, True
+                self._record_again_at_ms, self.is_changed = None, True
         elif queues.granted or self.is_changed or self.cannot_persist:
             self._record(now_ms)
         names = list(queues.to_notify)
@@ -296,9 +301,9 @@ class CoordinatedGroup(Generic[P, T]):
                     group=self.name,
                     reason=str(error),
                 )
-            self.cannot_persist, self._record_again_at_ms = True, now_ms + RECORD_AGAIN_MS
+            self._record_again_at_ms = now_ms + RECORD_AGAIN_MS
             return
-        self.cannot_persist, self._record_again_at_ms, self.is_changed = False, None, False
+        self._record_again_at_ms, self.is_changed = None, False
 
     def _grant(self) -> None:
         """Send the fences the new grants, or everything to all fences if that is due."""
