@@ -79,11 +79,15 @@ def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
 def _admit(
     group: Group, event: ev.Joined, now_ms: MonotonicMs, *, is_known: bool = False
 ) -> Admission[Any, Any]:
-    """Admit a client, and note whether queues may move for it. is_known: not because it is new here."""
+    """Admit a client, and note whether queues may move for it.
+
+    is_known: it was a member before, so that it joins is no reason.
+    """
     admission = group.members.admit(
         event.profile, event.join.member, event.peer, if_free=event.join.if_free, now_ms=now_ms
     )
-    member, profile = admission.member, event.profile
+    member, earlier = admission.member, admission.earlier
+    profile = member.profile
     group.topics.add(profile.subscriptions, now_ms=now_ms)
     if admission.replaced is not None:  # A static member has restarted.
         group.balance.rename(admission.replaced.id, member.id)
@@ -92,17 +96,17 @@ def _admit(
         remark = group.members.fenced(instance).remark
         group.refuse(admission.replaced, ResponseCode.FENCED, remark)
         former = admission.replaced.profile.client_id
-        group.effects.append(Replaced(group.name, former, member.profile.client_id, instance))
-    earlier, now = admission.earlier, member.profile
+        group.effects.append(Replaced(group.name, former, profile.client_id, instance))
     reason, is_changed = None, False
     if earlier is None:
         reason = Reason.MEMBER_JOINED
     else:
-        if earlier != now:
+        if earlier != profile:
             group.is_changed = True  # A member that joined long ago will not join again to repeat it.
-        if earlier.subscriptions.keys() != now.subscriptions.keys() or earlier.capacity != now.capacity:
+        topics, topics_before = profile.subscriptions.keys(), earlier.subscriptions.keys()
+        if topics != topics_before or earlier.capacity != profile.capacity:
             reason = Reason.SUBSCRIPTION_CHANGED
-        is_changed = earlier.strategy != now.strategy or earlier.subscriptions != now.subscriptions
+        is_changed = earlier.strategy != profile.strategy or earlier.subscriptions != profile.subscriptions
     if member.id in group.members.leaving:
         group.members.leaving.discard(member.id)
         reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
