@@ -324,29 +324,32 @@ class Coordination:
                 break
             self._waiting.popleft()
             try:
-                match effect:
-                    case fx.Answer():
-                        if self._purgatory.release(effect.ticket):
-                            effect.ticket.waiter.answer(effect)
-                    case fx.Grant():
-                        self._grant(effect.broker_name, effect.grant)
-                    case fx.Gather():
-                        own = self._report(effect.group, *self.coordinator.former(effect.group))
-                        self._peers.gather(effect.group, own, self._gathered)
-                    case fx.Assign():
-                        self._run(Thread.ASSIGN, effect.work.made, partial(self._assigned, effect))
-                    case fx.Started() | fx.Settled():
-                        self._consumers.rebalances.note_later(partial(self._note, effect))
-                    case fx.Replaced():
-                        group, former = effect.group, effect.former
-                        rebalances = self._consumers.rebalances
-                        rebalances.replaced(group, former, effect.client_id, effect.instance)
-                        self._peers.replaced(effect)
-                    case fx.ModeChanged():
-                        self._change_mode(effect)
+                self._perform_one(effect)
             except Exception:
                 log.exception("effect of coordination failed", effect=type(effect).__name__)
         self._is_performing = False
+
+    def _perform_one(self, effect: Effect) -> None:
+        match effect:
+            case fx.Answer():
+                if self._purgatory.release(effect.ticket):
+                    effect.ticket.waiter.answer(effect)
+            case fx.Grant():
+                self._grant(effect.broker_name, effect.grant)
+            case fx.Gather():
+                own = self._report(effect.group, *self.coordinator.former(effect.group))
+                self._peers.gather(effect.group, own, self._gathered)
+            case fx.Assign():
+                self._run(Thread.ASSIGN, effect.work.made, partial(self._assigned, effect))
+            case fx.Started() | fx.Settled():
+                self._consumers.rebalances.note_later(partial(self._note, effect))
+            case fx.Replaced():
+                self._consumers.rebalances.replaced(
+                    effect.group, effect.former, effect.client_id, effect.instance
+                )
+                self._peers.replaced(effect)
+            case fx.ModeChanged():
+                self._change_mode(effect)
 
     def _go_on(self, is_synced: bool) -> None:
         """Perform effects whose records are on the disk now; if the disk failed, they are held forever."""
