@@ -1,15 +1,9 @@
 """The features of a broker, one for each room: each puts the services of its room together, with their hooks
 and listeners, over the base that all of them get; they decide nothing, and `broker.py` lists them.
-
-POP:
-    taking      positions: which messages are next
-    popping     check points: messages become invisible        acknowledging    … and are done
-    reviving    … or visible again, when they are due
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from libramq import __version__
 from libramq.auth.access_control import AccessControl
@@ -51,7 +45,7 @@ from libramq.broker.messages.fetching import Fetching
 from libramq.broker.messages.reading import Reading
 from libramq.broker.messages.redelivery import Redelivery, SendingBack
 from libramq.broker.messages.sending import Sending
-from libramq.broker.messages.throughput import Throughput
+from libramq.broker.messages.throughput import HOUR_MS, Throughput
 from libramq.broker.pop.acknowledging import Acknowledging
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.popping import Popping
@@ -66,10 +60,7 @@ from libramq.broker.processor.administration.topic_admin import TopicAdministrat
 from libramq.broker.processor.administration.users import UserAdministration
 from libramq.broker.processor.client_calls import ClientCalls
 from libramq.broker.processor.cluster.peers import PeerNodeRequests, PeerRequests
-from libramq.broker.processor.cluster.slave_requests import (
-    Replicas,
-    SlaveRequests,
-)
+from libramq.broker.processor.cluster.slave_requests import Replicas, SlaveRequests
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.groups.group_admin import GroupAdministration
@@ -109,8 +100,6 @@ from libramq.rpc.responder import Responder
 from libramq.waits import HeldPulls
 
 log = get_logger(__name__)
-
-HOUR_MS: Final = 3_600_000
 
 
 class Feature:
@@ -414,7 +403,12 @@ class DelayFeature(Feature):
 
 
 class PopFeature(Feature):
-    """Serves the pops of all groups."""
+    """Serves the pops of all groups.
+
+    taking      positions: which messages are next
+    popping     check points: messages become invisible        acknowledging    … and are done
+    reviving    … or visible again, when they are due
+    """
 
     def __init__(self, base: Base, groups: GroupFeature, redelivery: Redelivery) -> None:
         config, files, kernel, offsets = base.config, base.files, base.kernel, base.offsets
