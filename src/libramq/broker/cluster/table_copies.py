@@ -240,18 +240,19 @@ class TableCopies:
         yield _Table("request modes", peer_calls.ALL_REQUEST_MODES, _of(RequestModesFile), modes.copy)
         if config.authentication_enabled:
             yield _Table("users", peer_calls.ALL_USERS, _of(UsersFile), tables.users.copy)
-        done = partial(_Table, is_progress=True)
-        calls, returned = peer_calls, ReturnedCommits(self._offsets.at_slave, self._question).send
-        yield done(
-            "consumer offsets", calls.ALL_CONSUMER_OFFSETS, _decode_offsets, self._apply_offsets,
-            arrived=returned,
+        progress = partial(_Table, is_progress=True)
+        yield progress(
+            "consumer offsets", peer_calls.ALL_CONSUMER_OFFSETS, _decode_offsets, self._apply_offsets,
+            arrived=ReturnedCommits(self._offsets.at_slave, self._question).send,
         )  # fmt: skip
-        yield done("delay offsets", calls.ALL_DELAY_OFFSETS, _of(DelayAnswer), self._apply_delays)
+        yield progress("delay offsets", peer_calls.ALL_DELAY_OFFSETS, _of(DelayAnswer), self._apply_delays)
         if config.timer_wheel_enable:
-            yield done(
-                "timer checkpoint", calls.TIMER_CHECKPOINT, decode_timer_checkpoint, self._apply_timers
+            yield progress(
+                "timer checkpoint", peer_calls.TIMER_CHECKPOINT, decode_timer_checkpoint, self._apply_timers
             )
-            yield done("timer metrics", calls.TIMER_METRICS, _of(TimerMetricsFile), self._timers.copy_metrics)
+            yield progress(
+                "timer metrics", peer_calls.TIMER_METRICS, _of(TimerMetricsFile), self._timers.copy_metrics
+            )
 
     def _apply_topics(self, content: TopicConfigSerializeWrapper) -> Iterator[None]:
         return _copy_entries(self._topics, content.topic_config_table, content.data_version)

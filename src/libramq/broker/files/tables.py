@@ -162,7 +162,7 @@ class Tables:
         *,
         is_private: bool = False,
     ) -> T:
-        """Return a table with the entries of its file, and the changes since. empty: makes it without."""
+        """Return a table with the entries of its file, and the changes since. empty: makes an empty one."""
         ledger = self._ledger(file_name, kind, is_private=is_private)
         table, file = empty(ledger), ledger.load(content)
         for name, entry in entries(file).items() if file is not None else ():

@@ -210,8 +210,8 @@ class Nodes:
 
     def _ask_all(self) -> None:
         waiting, self._waiting = self._waiting, []
-        links = list(self._peers.links)
-        self._requested = len(links)
+        brokers = list(self._peers.links)
+        self._requested = len(brokers)
 
         def finish() -> None:
             self._settle()
@@ -227,9 +227,9 @@ class Nodes:
             if not self._requested:
                 finish()
 
-        if not links:  # The last one may have left the cluster while it was asked.
+        if not brokers:  # The last one may have left the cluster while it was asked.
             finish()
-        for name in links:
+        for name in brokers:
             known = self.known.get(name)
             body = PeerNodeBody(
                 broker_name=self.broker_name, version=known.version if known is not None else 0
