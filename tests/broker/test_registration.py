@@ -58,6 +58,10 @@ class Registering(Conversation):
         question.answered(outcome)
         self.performer.follow()
 
+    def answer_both(self) -> None:
+        self.answer(ONE)
+        self.answer(TWO)
+
     def begin_send(self, peer: FakePeer, topic: str) -> Command:
         """Send a message whose answer may have to wait."""
         command = self.command(R.SEND_MESSAGE_V2, send_header(topic), b"hello")
@@ -133,8 +137,7 @@ def test_name_servers_are_registered_with_independently(talk):
 
 
 def test_a_change_is_registered_at_once_and_many_changes_together(talk):
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     for number in range(3):
         talk.begin_send(FakePeer(), f"T{number}")
     talk.advance(5)
@@ -145,8 +148,7 @@ def test_a_change_is_registered_at_once_and_many_changes_together(talk):
 
 def test_the_first_heartbeat_of_a_group_is_answered_once_all_name_servers_know_its_retry_topic(talk):
     """Tools find the group by that topic; later heartbeats and other members' are answered at once."""
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     peer = FakePeer()
     command = talk.command(R.HEART_BEAT, {}, heartbeat("alice", "G"))
     talk.give(peer, command)
@@ -162,8 +164,7 @@ def test_the_first_heartbeat_of_a_group_is_answered_once_all_name_servers_know_i
 
 
 def test_a_lost_connection_causes_a_new_registration(talk):
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     talk.performer.lost(ONE)
     talk.advance(5)
     talk.encode()
@@ -173,8 +174,7 @@ def test_a_lost_connection_causes_a_new_registration(talk):
 
 def test_creating_a_topic_is_answered_once_all_name_servers_know_it(talk):
     peer = FakePeer()
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))
     talk.give(peer, command)
     talk.advance(5)
@@ -192,8 +192,7 @@ def test_a_topic_that_is_created_once_more_is_registered_again(talk):
     Nobody could see the topic at this broker for half a minute, and its messages were not consumed.
     """
     peer = FakePeer()
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     versions = []
     for _ in range(2):
         command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))
@@ -201,8 +200,7 @@ def test_a_topic_that_is_created_once_more_is_registered_again(talk):
         talk.advance(5)
         talk.encode()
         assert find_answer(peer, command) is None
-        talk.answer(ONE)
-        talk.answer(TWO)
+        talk.answer_both()
         assert find_answer(peer, command) is not None
         versions.append(talk.broker.topics.data_version)
     assert versions[0] != versions[1]
@@ -212,13 +210,11 @@ def test_a_registration_under_way_does_not_cover_later_changes(talk):
     peer = FakePeer()
     command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))
     talk.give(peer, command)
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     assert find_answer(peer, command) is None
     talk.advance(5)
     talk.encode()
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     assert find_answer(peer, command) is not None
 
 
@@ -226,19 +222,16 @@ def test_deleting_a_topic_is_answered_once_no_registration_under_way_has_it(talk
     """Tools delete it at the name servers then; these forget none because a later registration lacks it."""
     peer = FakePeer()
     talk.broker.topics.put(TopicConfig(topic_name="T"), talk.clock.wall_ms())
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     talk.advance(5)
     talk.encode()  # It has the topic.
     command = talk.command(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
     talk.give(peer, command)
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     assert find_answer(peer, command) is None
     talk.advance(5)
     talk.encode()
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     assert find_answer(peer, command).code == ResponseCode.SUCCESS
 
 
@@ -254,8 +247,7 @@ def test_hanging_name_servers_are_not_awaited_for_long(talk):
 
 def test_a_send_that_creates_a_topic_is_answered_once_all_name_servers_know_it(talk, peer):
     """The producer may look the topic up at once, or have a consumer do so."""
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     creates, follows = talk.begin_send(peer, "T"), talk.begin_send(peer, "T")
     assert find_answer(peer, follows) is not None, "only who created it waits"
     talk.advance(5)
@@ -272,21 +264,18 @@ def test_a_send_that_creates_a_topic_under_sync_flush_waits_for_the_disk_and_for
     tmp_path, peer
 ):
     talk = Registering(tmp_path, flush_disk_type="SYNC_FLUSH")
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     disk_first, names_first = talk.begin_send(peer, "T"), None
     talk.flush()
     assert find_answer(peer, disk_first) is None
     talk.advance(5)
     talk.encode()
     names_first = talk.begin_send(peer, "U")
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     assert find_answer(peer, disk_first) is not None
     talk.advance(5)
     talk.encode()
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     assert find_answer(peer, names_first) is None
     talk.flush()
     assert find_answer(peer, names_first) is not None, "the name servers know it already"
@@ -294,8 +283,7 @@ def test_a_send_that_creates_a_topic_under_sync_flush_waits_for_the_disk_and_for
 
 
 def test_hanging_name_servers_delay_only_one_creation(talk, peer):
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     first = talk.begin_send(peer, "T1")
     talk.advance(5)
     talk.encode()
@@ -347,8 +335,7 @@ def create(topic: str) -> dict[str, str]:
 
 def test_a_registration_that_was_being_encoded_when_the_broker_left_is_not_sent(talk):
     """Name servers would consider the broker alive again, after its goodbye."""
-    talk.answer(ONE)
-    talk.answer(TWO)
+    talk.answer_both()
     talk.begin_send(FakePeer(), "late")
     talk.advance(5)
     assert talk.threads.work
