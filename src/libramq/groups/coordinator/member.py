@@ -7,7 +7,7 @@ another connection ends. A static member has no grace period: it is known by its
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -124,12 +124,7 @@ class GroupMember(Generic[P, T]):
             return False
         if sent is None or sent.peer != self.peer:
             return True
-        last = sent.assignment  # Compared without the epoch.
-        if (
-            last.queues != assignment.queues
-            or last.revoke != assignment.revoke
-            or last.mode != assignment.mode
-        ):
+        if replace(sent.assignment, epoch=assignment.epoch) != assignment:  # The epoch alone is no news.
             return True
         if needed:
             repeat_at_ms = sent.at_ms + REPEAT_MS
