@@ -83,8 +83,9 @@ def milliseconds(name: str, time_ms: int) -> int:
 
 def hint_at(name: str, names: Collection[str]) -> str:
     """Return the existing name that a wrong one was probably meant to be, or all names."""
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+    by_lower = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[near[0]]}?" if near else f"there are: {', '.join(names)}"
 
 
 class Options:
@@ -207,7 +208,4 @@ class Options:
         meant = MEANT.get(name)
         if meant is not None and meant.lower() in self._known:
             return f"did you mean {meant}?"
-        near = difflib.get_close_matches(name, self._known, n=1)
-        if near:
-            return f"did you mean {self._known[near[0]]}?"
-        return f"there are: {', '.join(self._known.values())}"
+        return hint_at(name, self._known.values())
