@@ -15,6 +15,7 @@ from libramq.clock import WallMs
 from libramq.groups.rebalance_event import decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.spark.pipeline.small_table import computed
+from libramq.spark.schema import ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,16 +100,15 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
 #: twice.
 FLAPS_MIN: Final = 3
 _GONE: Final = ("member_left", "connection_closed", "session_expired", "processing_timeout")
-_MOVE: Final = ",".join(f"`{name}`:{kind}" for name, kind in MOVES.items() if name not in ("group", "at"))
+_MOVE: Final = ddl({name: kind for name, kind in MOVES.items() if name not in ("group", "at")})
 
 
 def rebalance_tables(events: "DataFrame", *, wall_ms: WallMs) -> "dict[str, pa.Table]":
     """Compute all tables from the events: rows of ingest with body, broker, queueId and offset."""
     columns = {**REBALANCES, "at": "bigint", "moves": f"array<struct<{_MOVE}>>"}
-    ddl = ", ".join(f"`{name}`:{kind}" for name, kind in columns.items())
     rows = f.sort_array(f.collect_list(f.struct("broker", "offset", "body")))
     # A plain function, row by row: Arrow functions require pandas, which nothing else here needs.
-    history = f.udf(_history(wall_ms), f"array<struct<{ddl}>>", useArrow=False)
+    history = f.udf(_history(wall_ms), f"array<struct<{ddl(columns)}>>", useArrow=False)
     by_group = events.groupBy("key").agg(rows.alias("rows")).select(f.explode(history("rows")).alias("one"))
     whole = by_group.select("one.*").withColumn("at", f.timestamp_millis("at"))
     moved = whole.select("group", "at", f.explode("moves").alias("move"))
