@@ -18,7 +18,7 @@ from libramq.lab.config import read_experiment
 from libramq.lab.cost import COSTS, HANDOVER
 from libramq.lab.entrant import Allocator
 from libramq.lab.laboratory import Laboratory, Result
-from libramq.lab.tables import TABLES
+from libramq.lab.tables import STEPS, TABLES
 from libramq.message.queue import MessageQueue
 from libramq.sync import Admin, PushConsumer
 from libramq.testing import Broker
@@ -36,6 +36,17 @@ pytestmark = pytest.mark.spark
 #: What no seed fixes.
 TIMES = {"assignor_ms", "assignor_p50_ms", "assignor_p95_ms", "assignor_max_ms"}
 
+SUMS = [
+    "steps", "moved", "minimum", "fullest_mean", "fullest_worst", "unowned_most", "doubled_most", "still_s",
+    "still_s_a_queue", "worst_pause_ms", "idle_s", "repeated", "assignor_p50_ms", "assignor_p95_ms",
+    "assignor_max_ms",
+]  # fmt: skip
+COLUMNS = {
+    "steps": list(STEPS),
+    "histories": ["kind", "group", "strategy", "allocator", "members_most", "queues", *SUMS],
+    "strategies": ["kind", "strategy", "allocator", "histories", *SUMS],
+}
+
 
 def run(spark: "SparkSession", directory: Path, **given: Any) -> Result:
     return Laboratory(read_experiment(output=str(directory), **given)).run(spark, ignore)
@@ -45,7 +56,7 @@ def tables(directory: Path) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for name in TABLES:
         table = pq.read_table(directory / f"{name}.parquet")
-        assert {"kind", "strategy", "allocator", "moved", "minimum"} < {*table.column_names}
+        assert table.column_names == COLUMNS[name]
         found[name] = table.drop_columns(sorted(TIMES & {*table.column_names})).to_pylist()
     return found
 
@@ -176,4 +187,4 @@ def test_a_strategy_that_fails_is_named(
 def test_missing_events_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: str, said: str):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=said):
-        Laboratory(read_experiment(events=events, small=True)).plan()
+        Laboratory(read_experiment(events=events, small=True)).check()

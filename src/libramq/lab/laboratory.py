@@ -56,7 +56,7 @@ class Laboratory:
         self._clock = clock or SystemClock()
         self._events = Events(experiment.events, access or {}) if experiment.events is not None else None
 
-    def plan(self) -> str | None:
+    def check(self) -> str | None:
         """Describe the recorded events, if a run uses any; raises ConfigError and name servers' errors."""
         return self._events.check() if self._events is not None else None
 
@@ -64,7 +64,7 @@ class Laboratory:
         """Run it; the tables and the page are replaced."""
         from libramq.lab.page import lab_page  # Workers import this module, and may lack what pages need.
 
-        self.plan()
+        self.check()
         with failures_in_one_line("the laboratory", then="nothing was written"):
             tables, costs = self._run(spark, on_progress)
         if not tables["steps"].num_rows:

@@ -100,7 +100,7 @@ def run(
         seed=seed,
         output=output,
     )
-    recorded = laboratory.plan()  # Report errors before a Java machine starts.
+    recorded = laboratory.check()  # Report errors before a Java machine starts.
     if dry_run:
         _show_plan(laboratory, recorded)
         return
