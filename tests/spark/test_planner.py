@@ -116,9 +116,9 @@ def planner(brokers: Brokers, time: Time, **options: str) -> Planner:
     return Planner(SourceOptions.parse({"subscribe": "T", **options}), brokers, time)
 
 
-def batch(plan: Planner) -> list[Range]:
-    """Return what a batch query with a planner's options reads."""
-    return batch_ranges(plan._options, plan._source)
+def batch(brokers: Brokers, **options: str) -> list[Range]:
+    """Return what a batch query reads."""
+    return batch_ranges(SourceOptions.parse({"subscribe": "T", **options}), brokers)
 
 
 def test_latest_is_the_same_however_often_spark_calls(brokers: Brokers, time: Time):
@@ -322,37 +322,42 @@ class TestTimes:
         latest = {"startingOffsetsByTimestampStrategy": "latest", "startingTimestamp": "15"}
         assert planner(brokers, time, **latest).initial() == {A0: 10, A1: 15}
 
-    def test_a_batch_reads_between_two_times(self, brokers: Brokers, time: Time):
-        plan = planner(brokers, time, startingTimestamp="3", endingTimestamp="12")
-        assert batch(plan) == [Range(A0, 3, 10), Range(A1, 3, 12)]
+    def test_a_batch_reads_between_two_times(self, brokers: Brokers):
+        assert batch(brokers, startingTimestamp="3", endingTimestamp="12") == [
+            Range(A0, 3, 10),
+            Range(A1, 3, 12),
+        ]
 
 
 def test_offsets_out_of_range_name_their_option(brokers: Brokers, time: Time):
     with pytest.raises(ConfigError, match="startingOffsets: queue T:a:0 ends at 10, 11 is beyond"):
         planner(brokers, time, startingOffsets='{"T": {"a": {"0": 11}}}').initial()
     with pytest.raises(ConfigError, match="endingOffsets: queue T:a:1 ends at 20, 21 is beyond"):
-        batch(planner(brokers, time, endingOffsets='{"T": {"a": {"1": 21}}}'))
+        batch(brokers, endingOffsets='{"T": {"a": {"1": 21}}}')
 
 
-def test_a_batch_reports_lost_messages_before_it_starts(brokers: Brokers, time: Time):
+def test_a_batch_reports_lost_messages_before_it_starts(brokers: Brokers):
     brokers.bounds[A0] = (5, 10)
     start = '{"T": {"a": {"0": 2}}}'
     with pytest.raises(QueuesGone, match="no longer holds the messages from offset 2 to 5"):
-        batch(planner(brokers, time, startingOffsets=start))
-    lenient = planner(brokers, time, startingOffsets=start, failOnDataLoss="false")
-    assert batch(lenient) == [Range(A0, 5, 10), Range(A1, 0, 20)]
+        batch(brokers, startingOffsets=start)
+    assert batch(brokers, startingOffsets=start, failOnDataLoss="false") == [
+        Range(A0, 5, 10),
+        Range(A1, 0, 20),
+    ]
 
 
-def test_pattern_that_matches_nothing_fails_a_batch(brokers: Brokers, time: Time):
+def test_pattern_that_matches_nothing_fails_a_batch(brokers: Brokers):
     with pytest.raises(ConfigError, match=r"subscribePattern=X.*: there is no such topic"):
-        batch(Planner(SourceOptions.parse({"subscribePattern": "X.*"}), brokers, time))
+        batch_ranges(SourceOptions.parse({"subscribePattern": "X.*"}), brokers)
 
 
-def test_batch_reads_from_boundary_to_boundary(brokers: Brokers, time: Time):
-    plan = planner(brokers, time, endingOffsets='{"T:a:1": 7}')
-    assert batch(plan) == [Range(A0, 0, 10), Range(A1, 0, 7)]
-    plan = planner(brokers, time, startingOffsets='{"T:a:0": 4}', endingOffsets="latest")
-    assert batch(plan) == [Range(A0, 4, 10), Range(A1, 0, 20)]
+def test_batch_reads_from_boundary_to_boundary(brokers: Brokers):
+    assert batch(brokers, endingOffsets='{"T:a:1": 7}') == [Range(A0, 0, 10), Range(A1, 0, 7)]
+    assert batch(brokers, startingOffsets='{"T:a:0": 4}', endingOffsets="latest") == [
+        Range(A0, 4, 10),
+        Range(A1, 0, 20),
+    ]
 
 
 def test_the_stream_reader_is_pickled_without_its_sockets():
@@ -402,32 +407,29 @@ def test_queues_that_show_no_message_and_limits_of_both_kinds(brokers: Brokers, 
 # Brokers that are away while a batch is planned.
 
 
-def test_a_batch_fails_when_a_broker_with_its_topic_is_away(brokers: Brokers, time: Time):
+def test_a_batch_fails_when_a_broker_with_its_topic_is_away(brokers: Brokers):
     """It returned the rows of the others, without a word, though failOnDataLoss was true."""
     brokers.absent = {"b": ["T"]}
     with pytest.raises(QueuesGone, match="broker b is away, and with it its queues of T;"):
-        batch(planner(brokers, time))
+        batch(brokers)
 
 
-def test_a_batch_waits_for_a_broker_that_comes_back(brokers: Brokers, time: Time):
+def test_a_batch_waits_for_a_broker_that_comes_back(brokers: Brokers):
     brokers.absent, brokers.returning = {"b": ["T"]}, {B0: (0, 5)}
-    assert batch(planner(brokers, time)) == [Range(A0, 0, 10), Range(A1, 0, 20), Range(B0, 0, 5)]
+    assert batch(brokers) == [Range(A0, 0, 10), Range(A1, 0, 20), Range(B0, 0, 5)]
 
 
-def test_a_batch_may_continue_without_a_broker(
-    brokers: Brokers, time: Time, caplog: pytest.LogCaptureFixture
-):
+def test_a_batch_may_continue_without_a_broker(brokers: Brokers, caplog: pytest.LogCaptureFixture):
     brokers.absent, brokers.returning = {"b": ["T"]}, {B0: (0, 5)}
-    plan = planner(brokers, time, failOnDataLoss="false")
-    assert batch(plan) == [Range(A0, 0, 10), Range(A1, 0, 20)]
+    assert batch(brokers, failOnDataLoss="false") == [Range(A0, 0, 10), Range(A1, 0, 20)]
     assert "broker b is away" in caplog.text
 
 
-def test_a_batch_may_name_the_brokers_that_must_be_there(brokers: Brokers, time: Time):
+def test_a_batch_may_name_the_brokers_that_must_be_there(brokers: Brokers):
     """Apache's name servers forget a broker with its queues."""
-    assert len(batch(planner(brokers, time, requiredBrokers="a"))) == 2
+    assert len(batch(brokers, requiredBrokers="a")) == 2
     with pytest.raises(QueuesGone, match="broker b is away, and requiredBrokers names it"):
-        batch(planner(brokers, time, requiredBrokers="a, b"))
+        batch(brokers, requiredBrokers="a, b")
     with pytest.raises(ConfigError, match="requiredBrokers"):
         SourceOptions.parse({"subscribe": "T", "requiredBrokers": "a"}).check_stream()
 
