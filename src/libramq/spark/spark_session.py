@@ -104,7 +104,7 @@ def bootstrap(directory: Path | None = None, *, master: str = "local") -> None:
         home.mkdir(parents=True, exist_ok=True)
         for name in ("jars", "bin"):  # Deliberately without python/lib, which has the zip.
             _link(home / name, package / name)
-        # Four lines fewer at every start; a user's SPARK_CONF_DIR takes precedence.
+        # Suppresses four lines at every start; a user's SPARK_CONF_DIR takes precedence.
         write_file(home / "conf" / "log4j2.properties", LOG_SETTINGS)
         os.environ["SPARK_HOME"] = str(home)
     java = java_home()
