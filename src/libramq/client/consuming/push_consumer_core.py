@@ -169,8 +169,7 @@ class PushConsumerCore:
 
     # Coordination.
 
-    def _left(self) -> Effects:
-        now_ms = self.table.lease.monotonic_ms()
+    def _left(self, now_ms: MonotonicMs) -> Effects:
         return self.known_brokers.unregister(now_ms) if self._phase is Phase.LEAVING else []
 
     # Queues and messages.

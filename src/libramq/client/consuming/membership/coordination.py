@@ -107,7 +107,7 @@ class MemberCoordination:
         #: Abandons handlers whose queues are about to be granted to others.
         self.overrun: Callable[[Sequence[Delivery], MonotonicMs], Effects] = lambda *_: []
         #: What follows when the coordinator has answered our leaving, or cannot be reached.
-        self.on_left: Callable[[], Effects] = list
+        self.on_left: Callable[[MonotonicMs], Effects] = lambda _: []
 
     @property
     def allocates(self) -> bool:
@@ -196,10 +196,10 @@ class MemberCoordination:
         call = leave_group(self._settings.group, member, reason, queues)
         return [fx.Ask(coordinator, call, self._left, LEAVE_TIMEOUT_MS)]
 
-    def _left(self, outcome: LibraError | None, _: MonotonicMs) -> Effects:
+    def _left(self, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
         if outcome is not None:  # Our session will expire.
             log.warning("the coordinator could not be notified of our leaving", reason=str(outcome))
-        return self.on_left()
+        return self.on_left(now_ms)
 
     def _held(self) -> list[QueueGrant]:
         found = []
