@@ -115,7 +115,6 @@ class ConsumerNetwork:
         self._beginning = _beginning(settings, subscriptions)
         self._timers = seams["timers"]
         self._clock = clock
-        self._run = run
         self._remotes = Remotes(
             seams["dialer"],
             self._timers,
