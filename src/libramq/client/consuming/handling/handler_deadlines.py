@@ -78,14 +78,12 @@ class HandlerDeadlines:
         for result in results:
             delivery = result[0]
             self._table.returned(delivery)
+            returned.append(delivery)
             if delivery in self._abandoned:
                 self._abandoned.discard(delivery)
-                returned.append(delivery)
             else:
                 counting.append(result)
-        effects = self._consumption.handled(counting, now_ms)
-        effects += self._coordination.ended((delivery for delivery, _ in counting), now_ms)
-        return effects + self._coordination.ended(returned, now_ms)
+        return self._consumption.handled(counting, now_ms) + self._coordination.ended(returned, now_ms)
 
     def _late(self, now_ms: MonotonicMs) -> list[Delivery]:
         """Return the overdue handlers that may be abandoned."""
