@@ -50,7 +50,7 @@ LOCK_RENEW_MS: Final = 20_000
 
 def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Continue with the offset, when the last owner has had time to commit."""
-    owned.lock.granted(event.requested_ms)
+    owned.lock.trust(event.requested_ms)
     steps = own.announce(owned)
     if own.settings.orderly_takeover_ms:
         owned.state = QueueState.WAITING
@@ -61,13 +61,13 @@ def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_m
 
 def keep_lock(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Trust the lock for another while."""
-    owned.lock.granted(event.requested_ms)
+    owned.lock.trust(event.requested_ms)
     return []
 
 
 def query_doubt(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Query the offset: another member may have held the lock meanwhile, and read the queue."""
-    owned.lock.granted(event.requested_ms)
+    owned.lock.trust(event.requested_ms)
     call = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=True)
     return own.ask(owned, event.address, call, ev.OffsetAnswered)
 

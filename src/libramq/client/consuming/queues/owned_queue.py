@@ -140,7 +140,7 @@ class QueueLock:
         """Return whether no other member can read the queue, as far as locks are concerned."""
         return self.status in (LockStatus.HELD, LockStatus.NOT_NEEDED)
 
-    def granted(self, requested_ms: MonotonicMs) -> None:
+    def trust(self, requested_ms: MonotonicMs) -> None:
         """Trust the lock, which the broker has granted or renewed; a doubt needs more than that."""
         if not self.is_in_doubt:
             self.status = LockStatus.HELD
