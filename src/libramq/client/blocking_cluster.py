@@ -54,6 +54,7 @@ PASSING: Final = (
 )  # fmt: skip
 """The errors that may be over in a moment."""
 AWAY: Final = (NameServerUnavailable, BrokersAway)
+"""Those of look-ups of topics while name servers or brokers are away."""
 
 
 class Timeouts(NamedTuple):
@@ -157,10 +158,7 @@ class BlockingCluster:
         return self.patiently(lambda: self.ask(queues, call_of), (*PASSING, RouteNotFound))
 
     def patiently(self, attempt: Callable[[], T], passing: tuple[type[LibraError], ...] = AWAY) -> T:
-        """Return what an attempt returns, repeating it while it fails by what may pass.
-
-        passing: by default what look-ups of topics fail by while name servers or brokers are away.
-        """
+        """Return what an attempt returns, repeating it while it fails by what may pass."""
         for number, pause_ms in enumerate(self.pauses_ms()):
             try:
                 return attempt()

@@ -18,17 +18,15 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from libramq.client.blocking_cluster import PASSING, USUAL, BlockingCluster, Timeouts
+from libramq.client.blocking_cluster import AWAY, PASSING, USUAL, BlockingCluster, Timeouts
 from libramq.client.identity import local_address, new_client_id
 from libramq.clock import SystemClock
 from libramq.codes import ResponseCode
 from libramq.errors import (
-    BrokersAway,
     ConnectionLost,
     LibraError,
-    NameServerUnavailable,
     RequestCodeNotSupported,
     RouteNotFound,
     TopicNotExist,
@@ -52,7 +50,6 @@ from libramq.rpc.call import Call
 from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
 
-T = TypeVar("T")
 OnLost = Callable[[MessageQueue, int, int], None]
 
 CHUNK_MAX: Final = 8192  # Messages asked for in one pull; Apache answers 32, ours what fits.
@@ -125,7 +122,7 @@ def refuse_loss(queue: MessageQueue, start: int, end: int) -> None:
 
 
 class QueueReader(BlockingCluster):
-    """A cluster of which ranges of queues are read.
+    """A cluster whose queues are read in ranges. Blocking, for one thread.
 
     group: the consumer group in the pull requests. pull_filter: applied by the brokers.
     """
@@ -158,7 +155,7 @@ class QueueReader(BlockingCluster):
             if not absent:
                 break
             self.pause(pause_ms)
-            with contextlib.suppress(NameServerUnavailable, BrokersAway):
+            with contextlib.suppress(*AWAY):
                 for topic in topics:
                     self.queues(topic)
             absent = self._absent_now(topics, required)
