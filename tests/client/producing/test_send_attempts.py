@@ -23,7 +23,14 @@ TRANSPORT = [ConnectFailed("x"), ConnectionLost("x"), RequestTimeout("x"), Remot
 
 def attempts(*, chosen_queue=None, retries=2, timeout_ms=3000, not_safe=False, enabled=False):
     strategy = FaultStrategy(random.Random(5), enabled=enabled)
-    return SendAttempts(strategy, INFO, chosen_queue, 1 + retries, 100, 100 + timeout_ms, not_safe)
+    return SendAttempts(
+        strategy,
+        INFO,
+        chosen_queue,
+        left=1 + retries,
+        deadline_ms=100 + timeout_ms,
+        retry_when_not_safe=not_safe,
+    )
 
 
 def test_a_stored_message_ends_the_attempts():
@@ -115,7 +122,7 @@ def test_failures_affect_the_next_send():
     strategy = FaultStrategy(random.Random(5), enabled=True)
 
     def one():
-        return SendAttempts(strategy, INFO, None, 1, 0, 3000)
+        return SendAttempts(strategy, INFO, None, left=1, deadline_ms=3000)
 
     send = one()
     failed = send.next(0).queue.broker_name

@@ -10,7 +10,7 @@
 Upstream: DefaultMQProducerImpl.sendDefaultImpl (free choice), MQClientAPIImpl.onExceptionImpl (given queue).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from libramq.client.producing.fault_strategy import ISOLATION_LATENCY_MS, FaultStrategy
@@ -36,21 +36,21 @@ class Attempt:
 class SendAttempts:
     """The attempts of one send, from the first to the last. left: how many more there may be."""
 
-    _strategy: FaultStrategy
-    _info: TopicPublishInfo
-    _chosen_queue: MessageQueue | None
-    _left: int
-    _began_ms: MonotonicMs
-    _deadline_ms: MonotonicMs
-    _retry_when_not_safe: bool = False
-    _queue: MessageQueue | None = None
+    strategy: FaultStrategy
+    info: TopicPublishInfo
+    chosen_queue: MessageQueue | None
+    left: int
+    deadline_ms: MonotonicMs
+    retry_when_not_safe: bool = False
+    _queue: MessageQueue | None = field(default=None, init=False)
+    _began_ms: MonotonicMs = field(default=MonotonicMs(0), init=False)
 
     def stored(self, now_ms: MonotonicMs, *, safe: bool) -> Attempt | None:
         """Handle a stored message; return None if that is the end."""
         assert self._queue is not None, "an outcome follows an attempt"
         latency_ms = now_ms - self._began_ms
-        self._strategy.update(self._queue.broker_name, latency_ms, reachable=True, now_ms=now_ms)
-        if safe or not self._retry_when_not_safe or self._chosen_queue is not None:
+        self.strategy.update(self._queue.broker_name, latency_ms, reachable=True, now_ms=now_ms)
+        if safe or not self.retry_when_not_safe or self.chosen_queue is not None:
             return None
         return self.next(now_ms)
 
@@ -59,32 +59,32 @@ class SendAttempts:
         assert self._queue is not None, "an outcome follows an attempt"
         name = self._queue.broker_name
         if isinstance(error, BrokerError):
-            self._strategy.update(name, ISOLATION_LATENCY_MS, reachable=False, now_ms=now_ms)
-            if self._chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
+            self.strategy.update(name, ISOLATION_LATENCY_MS, reachable=False, now_ms=now_ms)
+            if self.chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
                 return None
         elif isinstance(error, FeatureNotSupported):
-            if self._chosen_queue is not None:  # Otherwise another broker may be of a later version.
+            if self.chosen_queue is not None:  # Otherwise another broker may be of a later version.
                 return None
         elif isinstance(error, RemoteError):
             # Without the detector, only another attempt can show whether it is reachable again.
-            self._strategy.update(name, ISOLATION_LATENCY_MS, reachable=True, now_ms=now_ms)
+            self.strategy.update(name, ISOLATION_LATENCY_MS, reachable=True, now_ms=now_ms)
         else:
             return None
         return self.next(now_ms)
 
     def next(self, now_ms: MonotonicMs) -> Attempt | None:
         """Return the first attempt, or the one after a failure; None: the time or the retries are used up."""
-        left_ms = self._deadline_ms - now_ms
-        if self._left <= 0 or left_ms <= 0:
+        left_ms = self.deadline_ms - now_ms
+        if self.left <= 0 or left_ms <= 0:
             return None
-        self._left -= 1
-        if self._chosen_queue is not None:
-            queue = self._chosen_queue
+        self.left -= 1
+        if self.chosen_queue is not None:
+            queue = self.chosen_queue
         else:
             last_broker = None
             if self._queue is not None:
                 last_broker = self._queue.broker_name
-                self._strategy.start_anew()
-            queue = self._strategy.select(self._info, last_broker, now_ms)
+                self.strategy.start_anew()
+            queue = self.strategy.select(self.info, last_broker, now_ms)
         self._queue, self._began_ms = queue, now_ms
         return Attempt(queue, left_ms)

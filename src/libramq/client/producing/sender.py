@@ -83,10 +83,9 @@ class Sender:
             self._strategy,
             info,
             chosen_queue,
-            1 + self._settings.retries,
-            now_ms,
-            now_ms + timeout_ms,
-            self._settings.retry_when_not_safe,
+            left=1 + self._settings.retries,
+            deadline_ms=now_ms + timeout_ms,
+            retry_when_not_safe=self._settings.retry_when_not_safe,
         )
         first = attempts.next(now_ms)
         assert first is not None, "a send starts before its time is up"
