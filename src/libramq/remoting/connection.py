@@ -188,7 +188,7 @@ class PendingRequests(Generic[T]):
     def add(self, request: Command, waiter: T, *, deadline_ms: MonotonicMs, takes_late: bool = False) -> None:
         """Number a request and store its waiter until the deadline.
 
-        takes_late: it takes the reply even after the deadline, unless many requests follow.
+        takes_late: the waiter gets the reply even after the deadline, unless many requests follow.
         """
         if request.flag & FLAG_ONEWAY:
             raise LocalProtocolError("a one-way request has no response to wait for")

@@ -156,7 +156,7 @@ def _consumed(also: A | None = None) -> Callable[[Principal, Any, Any], Operatio
 
 
 def _as_member(also: A | None = None) -> Callable[[Principal, Any, Any], Operation]:
-    """Return the operation of a group that names no topic."""
+    """Return the operation of a group, for requests that name no topic. also: as of `_consumed`."""
     return lambda principal, header, _: Consume(principal, header.consumer_group, (), also)
 
 

@@ -1,5 +1,5 @@
 """The known brokers of our topics: which get a heartbeat and when, how soon one that is away is tried again,
-and whether all offer coordination.
+whether all offer coordination, and when we unregister from each.
 
 Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbeatToAllBroker);
 the reconnecting is ours.
@@ -49,7 +49,7 @@ RECONNECT_AGAIN_MS: Final = 1_000
 
 
 class KnownBrokers:
-    """Fetches routes, and decides which brokers get a heartbeat, and when."""
+    """Fetches routes, and decides when which brokers get a heartbeat, and in the end when we unregister."""
 
     def __init__(
         self,

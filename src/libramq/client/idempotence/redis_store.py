@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import redis
 
 _DONE: Final = b"done"
-_DONES: Final = (_DONE, _DONE.decode())  # Text if the user's client decodes responses.
+_DONE_ANSWERS: Final = (_DONE, _DONE.decode())  # Text if the user's client decodes responses.
 # Deletes only the owner's own claims: its lease may have expired, and another may have claimed the key.
 _RELEASE: Final = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end"
 
@@ -50,7 +50,7 @@ class RedisStore:
                 pipeline.get(self._prefix + key)
             answers = pipeline.execute()
         return [
-            ClaimResult.NEW if was_set else ClaimResult.DONE if value in _DONES else ClaimResult.BUSY
+            ClaimResult.NEW if was_set else ClaimResult.DONE if value in _DONE_ANSWERS else ClaimResult.BUSY
             for was_set, value in zip(answers[::2], answers[1::2], strict=True)
         ]
 

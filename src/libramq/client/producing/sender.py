@@ -202,7 +202,7 @@ class Sender:
     def ask(
         self, broker_name: str, call: Call[T], answered: Callable[[T | LibraError], None], *, timeout_ms: int
     ) -> None:
-        """Make another request than a send to a broker's master, one attempt; `answered` is called once."""
+        """Make a request that is no send to a broker's master, in one attempt; `answered` is called once."""
         address = self._table.master(broker_name)
         if address is None:
             answered(ConnectFailed(f"broker {broker_name} is not known, or has no master now"))

@@ -157,7 +157,7 @@ class RequestedCommits:
 
 
 class Fetching:
-    """Does what the program asks for."""
+    """Handles the requests of the program."""
 
     def __init__(self, own: Ownership, rebalancing: Rebalancing) -> None:
         self._own = own

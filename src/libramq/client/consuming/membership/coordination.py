@@ -1,5 +1,5 @@
-"""The coordination of a member: whether the coordinator or the member allocates queues, which queues it says
-that it holds, when the lease ends handlers, and when a slow handler gives up its queues.
+"""The coordination of a member: whether the coordinator or the member allocates queues, which queues it
+reports as held, when the lease ends handlers, and when a slow handler gives up its queues.
 
         mode      who allocates      queues                                   handlers and commits
         none      we do              as with Apache's brokers                 while the queue is ours

@@ -49,7 +49,7 @@ def where_to_pull_from(
 ) -> int | Call[int]:
     """Return the offset to begin at, or the question that its broker must answer first.
 
-    committed: None: none. since_ms: from when the group reads the topic; 0: unknown.
+    committed: None if nothing is. since_ms: from when the group reads the topic; 0: unknown.
     """
     is_retry_topic, consume_from = queue.topic == retry_topic(settings.group), settings.consume_from
     if committed is not None:
