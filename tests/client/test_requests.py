@@ -87,6 +87,13 @@ async def test_what_is_no_request_cannot_be_replied_to(one):
             assert "is no request" in await refused
 
 
+@pytest.mark.parametrize("request_", [None, [], Message("T", b"x")])
+async def test_a_reply_to_what_is_no_received_message_says_so(request_):
+    """A handler gets a list; passing it on whole raised an AttributeError about properties."""
+    with pytest.raises(ConfigError, match="one message that was received, not to a"):
+        await Producer(group="p", namesrv="127.0.0.1:1").reply(request_, b"x")
+
+
 async def test_a_stop_ends_the_waiting(one):
     """Another task stops the producer while the handler is at work."""
     arrived = asyncio.Event()

@@ -35,7 +35,9 @@ REPLY: Final = "reply"
 
 
 def reply_topic(request: MessageExt) -> str:
-    """Return where replies to a request go; ConfigError for a message that is no request."""
+    """Return where replies to a request go; ConfigError for what is no message, or no request."""
+    if not isinstance(request, MessageExt):
+        raise ConfigError(f"a reply is to one message that was received, not to a {type(request).__name__}")
     cluster = request.properties.get(names.CLUSTER)
     if not is_request(request) or not cluster:
         raise ConfigError(
