@@ -79,7 +79,7 @@ class ProgressFile:
     def __init__(self, name: str, period_ms: int, source: Source, store: MessageStore, clock: Clock) -> None:
         self.name = name
         self._period_ms = period_ms
-        self.source = source
+        self._source = source
         self._store = store
         self._clock = clock
         self._due_ms: MonotonicMs | None = None
@@ -93,7 +93,7 @@ class ProgressFile:
     @property
     def has_changes(self) -> bool:
         """Return whether there is content to be written."""
-        return self.taken is not None or self.source.has_changes
+        return self.taken is not None or self._source.has_changes
 
     def is_due(self, now_ms: MonotonicMs) -> bool:
         """Take new content if it is time; return whether it may be written now."""
@@ -147,7 +147,7 @@ class ProgressFile:
 
     def _begin(self) -> None:
         try:
-            self.taken = self.source.take(self._clock.wall_ms())
+            self.taken = self._source.take(self._clock.wall_ms())
         except OSError as error:
             self._note_failure(error)
         if self.taken is not None:
