@@ -38,14 +38,25 @@ from libramq.rpc.question import Ask, Question
 
 T = TypeVar("T")
 
-#: Ours: how long a coordinator is believed after it was heard last, four times its interval. It waits longer.
-FRESH_MS: Final = 2_000
 log = get_logger(__name__)
 
+#: Ours: how long a coordinator is believed after it was heard last, four times its interval. It waits longer.
+FRESH_MS: Final = 2_000
 #: Ours: how soon a broker is asked again: less than clients pause (retry.backoff.ms).
 AGAIN_MS: Final = 50
-#: Ours: how long brokers are awaited that do not answer: as long as they try to hand over (`WAIT_MS`).
-LOAD_MS_MAX: Final = FRESH_MS + 500
+#: Ours: how often a successor with groups hears of us, and how soon one that failed is tried again.
+BEAT_MS: Final = 500
+#: Ours: how long members wait for a successor that does not answer: its copies are too old by then, also if
+#: the last request took half a second to it.
+WAIT_MS: Final = FRESH_MS + 500
+#: Ours: groups in one request, and their memory. It may be twice this and base64 adds a third, which is less
+#: than a body may have. A group that takes more is not passed on: its members join the next coordinator anew.
+GROUPS_PER_REQUEST: Final = 100
+COST_BYTES_MAX: Final = 4 * 1024 * 1024
+#: Ours: about what a changed member of a group of KIP-848 takes.
+MEMBER_BYTES: Final = 1_000
+#: Ours: how long brokers are awaited that do not answer: as long as they try to hand over.
+LOAD_MS_MAX: Final = WAIT_MS
 
 
 class GroupCopy(NamedTuple):
@@ -214,19 +225,6 @@ class GroupLoad:
         # A broker of an older release hands over when it sees this one, and does not answer.
         if (outcome is True or isinstance(outcome, RequestCodeNotSupported)) and self._awaited is not None:
             self._awaited.pop(name, None)
-
-
-#: Ours: how often a successor with groups hears of us, and how soon one that failed is tried again.
-BEAT_MS: Final = 500
-#: Ours: how long members wait for a successor that does not answer: its copies are too old by then, also if
-#: the last request took half a second to it.
-WAIT_MS: Final = FRESH_MS + 500
-#: Ours: groups in one request, and their memory. It may be twice this and base64 adds a third, which is less
-#: than a body may have. A group that takes more is not passed on: its members join the next coordinator anew.
-GROUPS_PER_REQUEST: Final = 100
-COST_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Ours: about what a changed member of a group of KIP-848 takes.
-MEMBER_BYTES: Final = 1_000
 
 
 class Source(Protocol):
