@@ -258,9 +258,7 @@ _HOUR: Final = timedelta(hours=1)
 
 
 def by_hour(
-    rows: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-    numbers: Callable[[Mapping[str, Any]], Iterable[tuple[int, float]]],
+    rows: Sequence[Row], names: Sequence[str], numbers: Callable[[Row], Iterable[tuple[int, float]]]
 ) -> tuple[list[datetime], list[tuple[str, list[float]]]]:
     """Return the hours, and a series per name. numbers: a row's values, each with its name's index."""
     last = max(row["hour"] for row in rows)

@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 
 from libramq.groups.rebalance import SETTLE_MS_MAX
 from libramq.spark.pipeline.deliveries import CLOCKS_APART_MS
+from libramq.spark.schema import ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -292,12 +293,6 @@ class Period(NamedTuple):
     until_ms: int
 
 
-_DDL: Final = (
-    "`group` string, rebalance_ms bigint, reason string, calm_from_ms bigint, from_ms bigint, "
-    "caused_until_ms bigint, until_ms bigint"
-)
-
-
 def periods(rebalances: Iterable[Mapping[str, Any]]) -> list[Period]:
     """Compute the periods from the rows of the table of rebalances."""
     by_group: dict[str, list[Mapping[str, Any]]] = {}
@@ -329,7 +324,9 @@ def _of_group(group: str, rows: list[Mapping[str, Any]]) -> Iterable[Period]:
 
 def period_rows(spark: "SparkSession", found: Iterable[Period]) -> "DataFrame":
     """Return the periods as a table."""
-    return spark.createDataFrame(list(found), _DDL)
+    kinds = {str: "string", int: "bigint"}
+    columns = {name: kinds[kind] for name, kind in Period.__annotations__.items()}
+    return spark.createDataFrame(list(found), ddl(columns))
 
 
 def with_periods(rows: "DataFrame", time: str, found: "DataFrame") -> "DataFrame":
