@@ -8,18 +8,24 @@ from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.translator import KafkaTranslator
 from libramq.wire.kafka.api import API_VERSIONS, APIS
-from libramq.wire.kafka.apis.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
+from libramq.wire.kafka.apis.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+)
 from libramq.wire.kafka.apis.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
-    ProduceTopic,
 )
-from libramq.wire.kafka.apis.topics import CreatableTopic, CreateTopicsRequest
+from libramq.wire.kafka.apis.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 from libramq.wire.kafka.frame import FrameReader
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
 from libramq.wire.kafka.record_batch import Record, decode_batch, encode_batch, encode_headers
-from libramq.wire.kafka.schema import Message, Request, decode, encode
+from libramq.wire.kafka.schema import Message, Request, Topic, decode, encode
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 
@@ -142,7 +148,7 @@ class KafkaPeer(FakePeer):
         self, records: bytes, topic: str = "T", partition: int = 0, acks: int = -1
     ) -> Request:
         partitions = (ProducePartition(index=partition, records=records),)
-        topics = (ProduceTopic(name=topic, partitions=partitions),)
+        topics = (Topic(name=topic, partitions=partitions),)
         return ProduceRequest(acks=acks, timeout_ms=1_000, topics=topics)
 
     def produce(self, *records: Record, topic: str = "T", partition: int = 0) -> ProducedPartition:
@@ -153,7 +159,7 @@ class KafkaPeer(FakePeer):
     def fetch_request(self, offset: int = 0, topic: str = "T", partition: int = 0, **fields: Any) -> Request:
         wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
         defaults = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 50 << 20}
-        return FetchRequest(topics=(FetchTopic(topic=topic, partitions=(wanted,)),), **(defaults | fields))
+        return FetchRequest(topics=(Topic(name=topic, partitions=(wanted,)),), **(defaults | fields))
 
     def fetch(self, offset: int = 0, topic: str = "T", partition: int = 0, **fields: Any) -> FetchedPartition:
         response = self.ask(self.fetch_request(offset, topic, partition, **fields))

@@ -32,10 +32,15 @@ from libramq.wire.kafka.apis.handshake import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
-from libramq.wire.kafka.apis.produce import InitProducerIdRequest
+from libramq.wire.kafka.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from libramq.wire.kafka.apis.produce import (
+    InitProducerIdRequest,
+)
 from libramq.wire.kafka.error_code import ErrorCode as E
-from libramq.wire.kafka.schema import Request
+from libramq.wire.kafka.schema import Request, Topic
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, batch, record
 
@@ -64,22 +69,12 @@ class Line(NamedTuple):
 def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
     """Return the table, by API key."""
     group, topic = "Group:g Sub", "Topic:t Sub"
-    commit = offsets.CommittedTopic(
-        name="t", partitions=(offsets.CommittedPartition(partition_index=0, committed_offset=0),)
-    )
-    wanted = offsets.WantedGroup(
-        group_id="g", topics=(offsets.WantedTopic(name="t", partition_indexes=(0,)),)
-    )
-    deleted = offsets.OffsetDeleteRequestTopic(
-        name="t", partitions=(offsets.OffsetDeleteRequestPartition(partition_index=0),)
-    )
+    commit = Topic(name="t", partitions=(offsets.CommittedPartition(partition_index=0, committed_offset=0),))
+    wanted = offsets.WantedGroup(group_id="g", topics=(offsets.Topic(name="t", partitions=(0,)),))
+    deleted = Topic(name="t", partitions=(0,))
     protocol = groups.JoinGroupProtocol(name="range", metadata=b"\0\0\0\0\0\1\0\1t\0\0\0\0")
-    at = fetch.ListOffsetsTopic(
-        name="t", partitions=(fetch.ListOffsetsPartition(partition_index=0, timestamp=-1),)
-    )
-    low = topics.DeleteRecordsTopic(
-        name="t", partitions=(topics.DeleteRecordsPartition(partition_index=0, offset=0),)
-    )
+    at = Topic(name="t", partitions=(fetch.ListOffsetsPartition(partition_index=0, timestamp=-1),))
+    low = Topic(name="t", partitions=(topics.DeleteRecordsPartition(partition_index=0, offset=0),))
     beat = groups.ConsumerGroupHeartbeatRequest(
         group_id="g2",
         member_id="m",
@@ -153,9 +148,7 @@ def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
         33: [
             Line(
                 topics.AlterConfigsRequest(
-                    resources=(
-                        topics.AlterConfigsResource(resource_type=kind, resource_name=name, configs=()),
-                    )
+                    resources=(topics.AlteredResource(resource_type=kind, resource_name=name, configs=()),)
                 ),
                 (touched,),
             )
@@ -179,11 +172,7 @@ def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
         44: [
             Line(
                 topics.IncrementalAlterConfigsRequest(
-                    resources=(
-                        topics.IncrementalAlterConfigsResource(
-                            resource_type=kind, resource_name=name, configs=()
-                        ),
-                    )
+                    resources=(topics.AlteredResource(resource_type=kind, resource_name=name, configs=()),)
                 ),
                 (touched,),
             )
@@ -218,7 +207,7 @@ class Server:
         self.users.create(UserInfo(username="root", password="r00t-secret", user_type="Super"))
         maker = self.peer("root")
         maker.create("t", 2)
-        commit = offsets.CommittedTopic(
+        commit = Topic(
             name="t", partitions=(offsets.CommittedPartition(partition_index=0, committed_offset=0),)
         )
         maker.ask(offsets.OffsetCommitRequest(group_id="g", topics=(commit,)))

@@ -21,15 +21,15 @@ from libramq.auth.users import Users
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo
 from libramq.message.names import AUDIT_TOPIC
 from libramq.wire.kafka.apis import topics
-from libramq.wire.kafka.apis.groups import DeleteGroupsRequest
+from libramq.wire.kafka.apis.groups import (
+    DeleteGroupsRequest,
+)
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
-    CommittedTopic,
     OffsetCommitRequest,
     OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
 )
+from libramq.wire.kafka.schema import Topic
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, record
 from tests.protocols.kafka.test_sasl import TIMEOUT_S, Secured, allow
@@ -153,19 +153,12 @@ class TestRequests:
         for partition in (0, 1):
             assert peer.produce(record(), topic="mine", partition=partition).error_code == 0
         partitions = [topics.DeleteRecordsPartition(partition_index=each, offset=1) for each in (0, 1, 2)]
-        never = topics.DeleteRecordsTopic(name="never", partitions=tuple(partitions))
-        mine = topics.DeleteRecordsTopic(name="mine", partitions=tuple(partitions))
+        never = Topic(name="never", partitions=tuple(partitions))
+        mine = Topic(name="mine", partitions=tuple(partitions))
         peer.ask(topics.DeleteRecordsRequest(topics=(never, mine), timeout_ms=1))
         commit = CommittedPartition(partition_index=0, committed_offset=1)
-        peer.ask(
-            OffsetCommitRequest(group_id="g", topics=(CommittedTopic(name="mine", partitions=(commit,)),))
-        )
-        deleted = tuple(
-            OffsetDeleteRequestTopic(
-                name=name, partitions=tuple(OffsetDeleteRequestPartition(partition_index=n) for n in (0, 1))
-            )
-            for name in ("never", "mine")
-        )
+        peer.ask(OffsetCommitRequest(group_id="g", topics=(Topic(name="mine", partitions=(commit,)),)))
+        deleted = tuple(Topic(name=name, partitions=tuple(n for n in (0, 1))) for name in ("never", "mine"))
         peer.ask(OffsetDeleteRequest(group_id="never", topics=deleted))
         peer.ask(OffsetDeleteRequest(group_id="g", topics=deleted))
         peer.ask(DeleteGroupsRequest(groups_names=("never", "g")))

@@ -26,7 +26,7 @@ from libramq.wire.kafka.apis.topics import (
     CreateTopicsRequest,
     DescribeConfigsRequest,
     DescribedResource,
-    TopicSetting,
+    WantedSetting,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import RECORDS_MAX, InvalidBatch, check_batch
@@ -233,7 +233,7 @@ def test_a_topic_is_created_with_its_kind_of_queues(endpoint: KafkaEndpoint):
     peer = endpoint.peer()
 
     def create(name: str, value: str) -> int:
-        settings = (TopicSetting(name="queue.type", value=value),)
+        settings = (WantedSetting(name="queue.type", value=value),)
         wanted = CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=settings)
         return int(peer.ask(CreateTopicsRequest(topics=(wanted,))).topics[0].error_code)
 

@@ -19,17 +19,14 @@ from libramq.wire.kafka.apis.groups import (
 )
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
-    CommittedTopic,
     OffsetCommitRequest,
     OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     WantedGroup,
-    WantedTopic,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import encode_int16, encode_int32
+from libramq.wire.kafka.schema import Topic
 from libramq.wire.kafka.subscription import subscribed_topics
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
@@ -57,7 +54,7 @@ def described(peer: KafkaPeer, group: str, version: int = 6) -> DescribedGroup:
 
 def commit(peer: KafkaPeer, group: str, *partitions: int) -> None:
     """Commit 0 in partitions of T without being a member."""
-    of_topic = CommittedTopic(
+    of_topic = Topic(
         name="T",
         partitions=tuple(CommittedPartition(partition_index=each, committed_offset=0) for each in partitions),
     )
@@ -73,8 +70,8 @@ def delete(peer: KafkaPeer, group: str) -> int:
 
 def delete_offset(peer: KafkaPeer, group: str, partition: int = 0) -> int:
     """Delete an offset; return the error of the partition, or else of the request."""
-    partitions = (OffsetDeleteRequestPartition(partition_index=partition),)
-    topics = (OffsetDeleteRequestTopic(name="T", partitions=partitions),)
+    partitions = (partition,)
+    topics = (Topic(name="T", partitions=partitions),)
     response = peer.ask(OffsetDeleteRequest(group_id=group, topics=topics))
     code: int = response.error_code or response.topics[0].partitions[0].error_code
     return code
@@ -149,7 +146,7 @@ def reset(talk: Conversation, offset: int, group: str = "G") -> int:
 
 
 def committed(peer: KafkaPeer, group: str = "G") -> int:
-    wanted = WantedGroup(group_id=group, topics=(WantedTopic(name="T", partition_indexes=(0,)),))
+    wanted = WantedGroup(group_id=group, topics=(Topic(name="T", partitions=(0,)),))
     (found,) = peer.ask(OffsetFetchRequest(groups=(wanted,))).groups
     offset: int = found.topics[0].partitions[0].committed_offset
     return offset

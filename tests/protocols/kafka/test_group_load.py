@@ -28,14 +28,12 @@ from libramq.wire.kafka.apis.groups import (
 )
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
-    CommittedTopic,
     OffsetCommitRequest,
     OffsetFetchRequest,
     WantedGroup,
-    WantedTopic,
 )
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.schema import Request
+from libramq.wire.kafka.schema import Request, Topic
 from tests.broker.clusters import group_at
 from tests.broker.test_peers import ADDRESSES, C_, HERE, A, B, Node, brokers, peer
 from tests.protocols.kafka.peers import KafkaEndpoint
@@ -96,13 +94,9 @@ COMMIT = OffsetCommitRequest(
     group_id=GROUP,
     generation_id_or_member_epoch=7,
     member_id="m",
-    topics=(
-        CommittedTopic(name="T", partitions=(CommittedPartition(partition_index=0, committed_offset=0),)),
-    ),
+    topics=(Topic(name="T", partitions=(CommittedPartition(partition_index=0, committed_offset=0),)),),
 )
-FETCH = OffsetFetchRequest(
-    groups=(WantedGroup(group_id=GROUP, topics=(WantedTopic(name="T", partition_indexes=(0,)),)),)
-)
+FETCH = OffsetFetchRequest(groups=(WantedGroup(group_id=GROUP, topics=(Topic(name="T", partitions=(0,)),)),))
 MODERN = PeerGroupsBody(
     broker_name=B,
     sequence=1,

@@ -24,19 +24,18 @@ from libramq.wire.kafka.apis.groups import (
     SyncGroupAssignment,
     SyncGroupRequest,
 )
-from libramq.wire.kafka.apis.handshake import ApiVersionsRequest
+from libramq.wire.kafka.apis.handshake import (
+    ApiVersionsRequest,
+)
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
-    CommittedTopic,
     OffsetCommitRequest,
     OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     WantedGroup,
-    WantedTopic,
 )
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.schema import Topic
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
 from tests.broker.test_coordinated_groups import COLLECT_MS, alone
@@ -129,7 +128,7 @@ class Member:
             group_id=self.group,
             generation_id_or_member_epoch=self.generation,
             member_id=self.member_id,
-            topics=(CommittedTopic(name=topic, partitions=partitions),),
+            topics=(Topic(name=topic, partitions=partitions),),
         )
         code: int = self.peer.ask(request).topics[0].partitions[0].error_code
         return code
@@ -283,7 +282,7 @@ def test_the_memory_of_groups_is_bounded(endpoint: KafkaEndpoint, monkeypatch: p
 
 
 def fetched(peer: KafkaPeer, partitions: tuple[int, ...] = (0,), version: int = 8) -> list[int]:
-    topics = (WantedTopic(name="T", partition_indexes=partitions),)
+    topics = (Topic(name="T", partitions=partitions),)
     if version >= 8:
         request = OffsetFetchRequest(groups=(WantedGroup(group_id="G", topics=topics),))
     else:
@@ -445,9 +444,7 @@ def test_deleted_offsets_do_not_return_when_the_queue_reaches_them(endpoint: Kaf
     admin, peer = administrator(endpoint), endpoint.peer()
     peer.produce(record())
     assert (admin.commit(3), admin.commit(3, 1)) == (0, 0)
-    deleted = OffsetDeleteRequestTopic(
-        name="T", partitions=(OffsetDeleteRequestPartition(partition_index=0),)
-    )
+    deleted = Topic(name="T", partitions=(0,))
     assert peer.ask(OffsetDeleteRequest(group_id="G", topics=(deleted,))).error_code == 0
     peer.produce(record(), record(), record())
     assert (fetched(peer, (0, 1)), committed(endpoint.talk)) == ([-1, 3], None)
@@ -472,7 +469,7 @@ def test_who_chooses_its_partitions_commits_under_an_id_of_its_own(endpoint: Kaf
     peer.produce(record())
     endpoint.talk.advance(MEMBERS_RETURN_MS + 1)  # Until then commits count whoever sends them.
     partitions = (CommittedPartition(partition_index=0, committed_offset=1),)
-    topics = (CommittedTopic(name="T", partitions=partitions),)
+    topics = (Topic(name="T", partitions=partitions),)
     request = OffsetCommitRequest(
         group_id="G", generation_id_or_member_epoch=-1, member_id="chosen", topics=topics
     )
@@ -493,7 +490,7 @@ def test_commits_that_lay_unread_while_the_coordinator_was_frozen_are_refused(
     assert first.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     talk.tick()
     assert first.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    wanted = WantedGroup(group_id="G", topics=(WantedTopic(name="T", partition_indexes=(0,)),))
+    wanted = WantedGroup(group_id="G", topics=(Topic(name="T", partitions=(0,)),))
     (found,) = first.peer.ask(OffsetFetchRequest(groups=(wanted,)), version=8).groups
     assert found.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # It knows no later ones of others.
     assert committed(talk) == 2
@@ -616,9 +613,7 @@ def test_names_that_rocketmq_has_not_are_refused(endpoint: KafkaEndpoint, group:
 
 
 def requests(group: str) -> list[Any]:
-    topics = (
-        CommittedTopic(name="T", partitions=(CommittedPartition(partition_index=0, committed_offset=0),)),
-    )
+    topics = (Topic(name="T", partitions=(CommittedPartition(partition_index=0, committed_offset=0),)),)
     return [
         FindCoordinatorRequest(coordinator_keys=(group,)),
         join_request(group),
@@ -655,6 +650,6 @@ def test_commits_to_a_denied_topic_are_refused(tmp_path: Path):
     peer = KafkaEndpoint(talk).peer()
     commit = requests("G")[5]
     assert codes(peer.ask(commit)) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-    wanted = WantedGroup(group_id="G", topics=(WantedTopic(name="T", partition_indexes=(0,)),))
+    wanted = WantedGroup(group_id="G", topics=(Topic(name="T", partitions=(0,)),))
     assert codes(peer.ask(OffsetFetchRequest(groups=(wanted,)))) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     talk.close()

@@ -27,16 +27,18 @@ from libramq.wire.kafka.apis.groups import (
     ListGroupsRequest,
     TopicPartitions,
 )
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
+from libramq.wire.kafka.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
-    CommittedTopic,
     OffsetCommitRequest,
     OffsetFetchRequest,
     WantedGroup,
-    WantedTopic,
 )
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.schema import Topic
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 from tests.protocols.kafka.peers import KafkaEndpoint, record
@@ -101,7 +103,7 @@ class Member:
             group_id=self.group,
             generation_id_or_member_epoch=self.epoch if epoch is None else epoch,
             member_id=self.member_id,
-            topics=(CommittedTopic(name="T", partitions=partitions),),
+            topics=(Topic(name="T", partitions=partitions),),
         )
         self.peer.tell(request, version)
         response = next(each for each in self.peer.answers() if hasattr(each, "topics"))
@@ -249,7 +251,7 @@ def test_wrong_epochs_are_fenced(endpoint: KafkaEndpoint, pair: tuple[Member, Me
     assert first.commit(1, epoch=7) is ErrorCode.STALE_MEMBER_EPOCH
     assert first.commit(1, version=8) is ErrorCode.UNSUPPORTED_VERSION
     assert first.commit(1) is ErrorCode.NONE
-    wanted = (WantedTopic(name="T", partition_indexes=(0,)),)
+    wanted = (Topic(name="T", partitions=(0,)),)
 
     def fetch(member_id: str | None, epoch: int) -> Any:
         group = WantedGroup(group_id="G", member_id=member_id, member_epoch=epoch, topics=wanted)

@@ -28,20 +28,21 @@ from libramq.runtime import performer
 from libramq.wire.kafka.apis.fetch import (
     FetchPartition,
     FetchRequest,
-    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsTopic,
 )
-from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
+from libramq.wire.kafka.apis.produce import (
+    ProducePartition,
+    ProduceRequest,
+)
 from libramq.wire.kafka.apis.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
-    DeleteRecordsTopic,
     DeleteTopicsRequest,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import DECOMPRESSED_BYTES_MAX, GZIP, HEADER_BYTES, RECORDS_MAX
+from libramq.wire.kafka.schema import Topic
 from tests.broker.brokers import answer
 from tests.fakes import FakePeer, turns_of
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, batch, fetched, record
@@ -186,7 +187,7 @@ def both(peer: KafkaPeer, *limits: int, bytes_max: int = 1 << 20) -> list[list[A
         FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=limit)
         for number, limit in enumerate(limits)
     )
-    topics = (FetchTopic(topic="T", partitions=wanted),)
+    topics = (Topic(name="T", partitions=wanted),)
     response = peer.ask(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=bytes_max, topics=topics))
     return [fetched(partition) for partition in response.responses[0].partitions]
 
@@ -208,7 +209,7 @@ def many_partitions(offset: int = 0, **fields: Any) -> FetchRequest:
         FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20)
         for number in range(READS_AT_ONCE_MAX + 1)
     )
-    topics = (FetchTopic(topic="Many", partitions=wanted),)
+    topics = (Topic(name="Many", partitions=wanted),)
     return FetchRequest(**({"min_bytes": 1, "max_wait_ms": 0, "topics": topics} | fields))
 
 
@@ -308,7 +309,7 @@ def test_a_refused_batch_leaves_the_other_partition_alone(endpoint: KafkaEndpoin
         ProducePartition(index=0, records=records),
         ProducePartition(index=1, records=batch(record())),
     )
-    request = ProduceRequest(acks=1, timeout_ms=1, topics=(ProduceTopic(name="T", partitions=partitions),))
+    request = ProduceRequest(acks=1, timeout_ms=1, topics=(Topic(name="T", partitions=partitions),))
     refused, stored = peer.ask(request).responses[0].partitions
     assert (refused.error_code, stored.error_code) == (code, 0)
     assert refused.error_message
@@ -320,7 +321,7 @@ def test_the_records_of_one_request_are_bounded(endpoint: KafkaEndpoint):
     peer = endpoint.peer()
     half = batch(*(record(b"") for _ in range(RECORDS_MAX // 2 + 1)))
     partitions = tuple(ProducePartition(index=index, records=half) for index in (0, 1))
-    request = ProduceRequest(acks=1, timeout_ms=1, topics=(ProduceTopic(name="T", partitions=partitions),))
+    request = ProduceRequest(acks=1, timeout_ms=1, topics=(Topic(name="T", partitions=partitions),))
     stored, refused = peer.ask(request).responses[0].partitions
     assert (stored.error_code, refused.error_code) == (0, ErrorCode.MESSAGE_TOO_LARGE)
     assert "send smaller batches" in refused.error_message
@@ -416,7 +417,7 @@ def test_a_producer_that_goes_while_a_thread_decodes_is_not_answered(endpoint: K
 
 def listed(peer: KafkaPeer, timestamp: int, partition: int = 0, topic: str = "T") -> tuple[int, int, int]:
     wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-    response = peer.ask(ListOffsetsRequest(topics=(ListOffsetsTopic(name=topic, partitions=(wanted,)),)))
+    response = peer.ask(ListOffsetsRequest(topics=(Topic(name=topic, partitions=(wanted,)),)))
     (found,) = response.topics[0].partitions
     return found.error_code, found.offset, found.timestamp
 
@@ -436,7 +437,7 @@ def test_many_partitions_are_listed_in_the_order_of_the_request(endpoint: KafkaE
     peer.produce(record(), partition=1)
     numbers = [0, 1, 2] * 20
     wanted = tuple(ListOffsetsPartition(partition_index=number, timestamp=-1) for number in numbers)
-    topics = tuple(ListOffsetsTopic(name="T", partitions=wanted) for _ in range(2))
+    topics = tuple(Topic(name="T", partitions=wanted) for _ in range(2))
     response = peer.ask(ListOffsetsRequest(topics=topics))
     for topic in response.topics:
         assert [each.partition_index for each in topic.partitions] == numbers
@@ -519,7 +520,7 @@ def test_times_of_records_that_are_gone_do_not_count(endpoint: KafkaEndpoint):
     assert listed(peer, first_ms) == (0, 0, first_ms)
     assert listed(peer, first_ms + 1) == (0, -1, -1)
     partitions = (DeleteRecordsPartition(partition_index=0, offset=1_500),)
-    peer.ask(DeleteRecordsRequest(topics=(DeleteRecordsTopic(name="T", partitions=partitions),)))
+    peer.ask(DeleteRecordsRequest(topics=(Topic(name="T", partitions=partitions),)))
     assert listed(peer, first_ms - 15_000) == (0, 1_500, first_ms - 15_000)
     assert listed(peer, first_ms - 20_000) == (0, 1_500, first_ms - 15_000)
     assert listed(peer, first_ms - 14_999) == (0, -1, -1)
@@ -543,7 +544,7 @@ def test_a_search_by_time_is_exact(endpoint: KafkaEndpoint, monkeypatch: pytest.
         if chance.random() < 0.2:
             first = chance.randint(first, len(made))
             partitions = (DeleteRecordsPartition(partition_index=0, offset=first),)
-            peer.ask(DeleteRecordsRequest(topics=(DeleteRecordsTopic(name="T", partitions=partitions),)))
+            peer.ask(DeleteRecordsRequest(topics=(Topic(name="T", partitions=partitions),)))
         for _ in range(8):
             wanted = chance.choice(made) + chance.choice((-1, 0, 1))
             live = ((0, number, made[number]) for number in range(first, len(made)) if made[number] >= wanted)
@@ -557,7 +558,7 @@ def test_a_partition_is_searched_once_in_a_request(endpoint: KafkaEndpoint):
     wanted = tuple(
         ListOffsetsPartition(partition_index=0, timestamp=first_ms + number) for number in range(400)
     )
-    (topic,) = peer.ask(ListOffsetsRequest(topics=(ListOffsetsTopic(name="T", partitions=wanted),))).topics
+    (topic,) = peer.ask(ListOffsetsRequest(topics=(Topic(name="T", partitions=wanted),))).topics
     assert [each.error_code for each in topic.partitions] == [0] + [ErrorCode.INVALID_REQUEST] * 399
     assert topic.partitions[0].offset == 0
 
@@ -568,10 +569,10 @@ def test_others_are_served_while_a_partition_is_searched(
     monkeypatch.setattr(performer, "TURN_US_MAX", 0)
     first_ms, peer, other = imported(endpoint, 5_000), endpoint.peer(), endpoint.peer()
     wanted = (ListOffsetsPartition(partition_index=0, timestamp=first_ms + 49_990),)
-    request = ListOffsetsRequest(topics=(ListOffsetsTopic(name="T", partitions=wanted),))
+    request = ListOffsetsRequest(topics=(Topic(name="T", partitions=wanted),))
     peer._entrance.received(peer, [peer.frame(request, 6)])
     assert peer.frames == []
-    ends = ListOffsetsTopic(name="T", partitions=(ListOffsetsPartition(partition_index=0, timestamp=-1),))
+    ends = Topic(name="T", partitions=(ListOffsetsPartition(partition_index=0, timestamp=-1),))
     other._entrance.received(other, [other.frame(ListOffsetsRequest(topics=(ends,)), 6)])
     while not other.frames:
         turn = endpoint.talk.performer.turns.timer

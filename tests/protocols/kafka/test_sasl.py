@@ -37,22 +37,26 @@ from libramq.remoting.frame import encode_frame
 from libramq.transport.admission import Limit
 from libramq.transport.server import ServerConnection
 from libramq.transport.server_tls import encryption
-from libramq.wire.kafka.apis.groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from libramq.wire.kafka.apis.groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
 from libramq.wire.kafka.apis.handshake import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
+from libramq.wire.kafka.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
-    CommittedTopic,
     OffsetCommitRequest,
     OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
 )
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.schema import Topic
 from tests.broker.brokers import Conversation
 from tests.interop.ports import free_broker_port
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, record
@@ -427,7 +431,7 @@ class TestPolicies:
             commit = OffsetCommitRequest(
                 group_id="g",
                 topics=(
-                    CommittedTopic(
+                    Topic(
                         name=name,
                         partitions=(CommittedPartition(partition_index=partition, committed_offset=0),),
                     ),
@@ -460,10 +464,7 @@ class TestPolicies:
         users.set_policies("User:alice", [PolicyInfo(entries=entries)])
         for name in ("mine", "hidden"):
             talk.create_topic(name, queues=1)
-        topics = [
-            OffsetDeleteRequestTopic(name=name, partitions=(OffsetDeleteRequestPartition(partition_index=0),))
-            for name in ("mine", "hidden", "absent")
-        ]
+        topics = [Topic(name=name, partitions=(0,)) for name in ("mine", "hidden", "absent")]
         talk.broker.groups.require("g", talk.clock.wall_ms())
         answer = peer.ask(OffsetDeleteRequest(group_id="g", topics=tuple(topics)))
         denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -7,25 +7,27 @@ import pytest
 
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.kernel.effect import Thread
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
+from libramq.wire.kafka.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from libramq.wire.kafka.apis.topics import (
     BROKER,
     TOPIC,
-    AlterableConfig,
     AlterConfigsRequest,
-    AlterConfigsResource,
+    AlteredResource,
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
-    DeleteRecordsTopic,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
     IncrementalConfig,
+    WantedSetting,
 )
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.schema import Topic
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, record
@@ -48,7 +50,7 @@ def begin_at(
     peer: KafkaPeer, offset: int, partition: int = 0, name: str = "T", version: int | None = None
 ) -> DeleteRecordsPartitionResult:
     wanted = (DeleteRecordsPartition(partition_index=partition, offset=offset),)
-    topics = (DeleteRecordsTopic(name=name, partitions=wanted),)
+    topics = (Topic(name=name, partitions=wanted),)
     response = peer.ask(DeleteRecordsRequest(topics=topics), version)
     result: DeleteRecordsPartitionResult = response.topics[0].partitions[0]
     return result
@@ -111,10 +113,10 @@ def test_records_that_are_not_there_cannot_be_deleted(endpoint: KafkaEndpoint):
 
 def altered(peer: KafkaPeer, kind: int, name: str, setting: str, value: str | None) -> int:
     """Change a setting by both kinds of request; return the code that both answer."""
-    whole = AlterConfigsResource(
-        resource_type=kind, resource_name=name, configs=(AlterableConfig(name=setting, value=value),)
+    whole = AlteredResource(
+        resource_type=kind, resource_name=name, configs=(WantedSetting(name=setting, value=value),)
     )
-    some = IncrementalAlterConfigsResource(
+    some = AlteredResource(
         resource_type=kind, resource_name=name, configs=(IncrementalConfig(name=setting, value=value),)
     )
     codes = {

@@ -24,12 +24,13 @@ from libramq.wire.kafka.api import API_VERSIONS, APIS
 from libramq.wire.kafka.apis.fetch import (
     FetchPartition,
     FetchRequest,
-    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsTopic,
 )
-from libramq.wire.kafka.apis.handshake import ApiVersionsRequest, ApiVersionsResponse
+from libramq.wire.kafka.apis.handshake import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
 from libramq.wire.kafka.apis.metadata import (
     MetadataPartition,
     MetadataRequest,
@@ -43,11 +44,11 @@ from libramq.wire.kafka.apis.topics import (
     DeleteTopicsRequest,
     DescribeConfigsRequest,
     DescribedResource,
-    TopicSetting,
+    WantedSetting,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
-from libramq.wire.kafka.schema import REMARK_CHARACTERS_MAX, decode, encode
+from libramq.wire.kafka.schema import REMARK_CHARACTERS_MAX, Topic, decode, encode
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
 from tests.broker.test_peers import Node
@@ -147,9 +148,7 @@ def test_requests_that_wait_take_a_bounded_memory(endpoint: KafkaEndpoint):
         FetchPartition(partition=number % 1_000, fetch_offset=0, partition_max_bytes=1)
         for number in range(10_000)
     )
-    request = FetchRequest(
-        max_wait_ms=30_000, min_bytes=1, topics=(FetchTopic(topic="Many", partitions=wanted),)
-    )
+    request = FetchRequest(max_wait_ms=30_000, min_bytes=1, topics=(Topic(name="Many", partitions=wanted),))
     peer = endpoint.peer()
     count = 0
     while peer.is_open:
@@ -337,7 +336,7 @@ def test_a_topic_that_is_only_validated_is_not_created(endpoint: KafkaEndpoint):
 def test_errors_that_name_something_long_are_answered(endpoint: KafkaEndpoint):
     """A string of older versions has 32,767 bytes, and names in requests may be as long: remarks are cut."""
     peer, long = endpoint.peer(), "x" * 32_767
-    setting = TopicSetting(name=long[:32_000], value=long)
+    setting = WantedSetting(name=long[:32_000], value=long)
     topic = CreatableTopic(name="New", num_partitions=1, replication_factor=1, configs=(setting,))
     (refused,) = peer.ask(CreateTopicsRequest(topics=(topic,)), 4).topics
     assert refused.error_code == ErrorCode.INVALID_CONFIG
@@ -360,11 +359,11 @@ def test_errors_that_name_something_long_are_answered(endpoint: KafkaEndpoint):
         ("New", {"replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR),
         (
             "New",
-            {"configs": (TopicSetting(name="cleanup.policy", value="compact"),)},
+            {"configs": (WantedSetting(name="cleanup.policy", value="compact"),)},
             ErrorCode.INVALID_CONFIG,
         ),
-        ("New", {"configs": (TopicSetting(name="retention.ms", value="5"),)}, ErrorCode.INVALID_CONFIG),
-        ("New", {"configs": (TopicSetting(name="cleanup.policy", value="delete"),)}, 0),
+        ("New", {"configs": (WantedSetting(name="retention.ms", value="5"),)}, ErrorCode.INVALID_CONFIG),
+        ("New", {"configs": (WantedSetting(name="cleanup.policy", value="delete"),)}, 0),
     ],
 )
 def test_a_topic_is_refused_by_its_code(
@@ -384,7 +383,7 @@ def test_settings_are_described(endpoint: KafkaEndpoint, kind: int, name: str, s
 
 def requests(peer: Any) -> dict[str, tuple[Any, str]]:
     """Return requests, each with the resource that it accesses."""
-    offsets = ListOffsetsTopic(name="T", partitions=(ListOffsetsPartition(partition_index=0, timestamp=-1),))
+    offsets = Topic(name="T", partitions=(ListOffsetsPartition(partition_index=0, timestamp=-1),))
     topic = CreatableTopic(name="New", num_partitions=1, replication_factor=1)
     of_topic = DescribedResource(resource_type=2, resource_name="T")
     return {

@@ -14,7 +14,10 @@ from libramq.protocols.kafka.api11_classic_groups import MEMBERS_RETURN_MS
 from libramq.protocols.kafka.api19_topics import SETTINGS_MAX
 from libramq.runtime import performer
 from libramq.wire.kafka.api import APIS
-from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from libramq.wire.kafka.apis.fetch import (
+    FetchPartition,
+    FetchRequest,
+)
 from libramq.wire.kafka.apis.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -22,36 +25,36 @@ from libramq.wire.kafka.apis.groups import (
     LeaveGroupRequest,
     LeavingMember,
 )
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
+from libramq.wire.kafka.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
-    CommittedTopic,
     OffsetCommitRequest,
     OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     WantedGroup,
-    WantedTopic,
 )
-from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
+from libramq.wire.kafka.apis.produce import (
+    ProducePartition,
+    ProduceRequest,
+)
 from libramq.wire.kafka.apis.topics import (
     TOPIC,
-    AlterableConfig,
     AlterConfigsRequest,
-    AlterConfigsResource,
+    AlteredResource,
     CreatableTopic,
     CreateTopicsRequest,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
-    DeleteRecordsTopic,
     DeleteTopicsRequest,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
     IncrementalConfig,
+    WantedSetting,
 )
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.schema import Request
+from libramq.wire.kafka.schema import Request, Topic
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint, batch, record
@@ -74,7 +77,7 @@ LARGE: dict[str, Request] = {
     "OffsetCommit": OffsetCommitRequest(
         group_id="G",
         topics=(
-            CommittedTopic(
+            Topic(
                 name="T",
                 partitions=tuple(
                     CommittedPartition(partition_index=number, committed_offset=1) for number in range(COUNT)
@@ -84,29 +87,28 @@ LARGE: dict[str, Request] = {
     ),
     "OffsetFetch": OffsetFetchRequest(
         groups=tuple(
-            WantedGroup(group_id=name, topics=(WantedTopic(name="T", partition_indexes=(0,)),))
-            for name in NAMES[:4_000]
+            WantedGroup(group_id=name, topics=(Topic(name="T", partitions=(0,)),)) for name in NAMES[:4_000]
         )
     ),
     "DeleteRecords": DeleteRecordsRequest(
         topics=tuple(
-            DeleteRecordsTopic(name=name, partitions=(DeleteRecordsPartition(partition_index=0, offset=0),))
+            Topic(name=name, partitions=(DeleteRecordsPartition(partition_index=0, offset=0),))
             for name in NAMES[:2_000]
         )
     ),
     "AlterConfigs": AlterConfigsRequest(
         resources=tuple(
-            AlterConfigsResource(
+            AlteredResource(
                 resource_type=TOPIC,
                 resource_name=name,
-                configs=(AlterableConfig(name="cleanup.policy", value="delete"),),
+                configs=(WantedSetting(name="cleanup.policy", value="delete"),),
             )
             for name in NAMES[:2_000]
         )
     ),
     "IncrementalAlterConfigs": IncrementalAlterConfigsRequest(
         resources=tuple(
-            IncrementalAlterConfigsResource(
+            AlteredResource(
                 resource_type=TOPIC,
                 resource_name=name,
                 configs=(IncrementalConfig(name="cleanup.policy", config_operation=0, value="delete"),),
@@ -119,9 +121,7 @@ LARGE: dict[str, Request] = {
     ),
     "Fetch": FetchRequest(
         topics=tuple(
-            FetchTopic(
-                topic=name, partitions=(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1),)
-            )
+            Topic(name=name, partitions=(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1),))
             for name in NAMES[:7_000]
         ),
         max_wait_ms=0,
@@ -132,15 +132,14 @@ LARGE: dict[str, Request] = {
         acks=1,
         timeout_ms=1_000,
         topics=tuple(
-            ProduceTopic(name=name, partitions=(ProducePartition(index=0, records=b""),))
-            for name in NAMES[:7_000]
+            Topic(name=name, partitions=(ProducePartition(index=0, records=b""),)) for name in NAMES[:7_000]
         ),
     ),
     "OffsetFetch of one group": OffsetFetchRequest(
         groups=(
             WantedGroup(
                 group_id="G",
-                topics=tuple(WantedTopic(name=name, partition_indexes=(0,)) for name in NAMES[:7_000]),
+                topics=tuple(Topic(name=name, partitions=(0,)) for name in NAMES[:7_000]),
             ),
         )
     ),
@@ -242,14 +241,14 @@ def test_a_large_commit_and_fetch_agree(turns: Turns):
     partitions = tuple(
         CommittedPartition(partition_index=number, committed_offset=0) for number in range(1_001)
     )
-    topics = (CommittedTopic(name="Many", partitions=partitions), CommittedTopic(name="T", partitions=()))
+    topics = (Topic(name="Many", partitions=partitions), Topic(name="T", partitions=()))
     response = turns.ask(OffsetCommitRequest(group_id="G", topics=topics))
     codes = [each.error_code for each in response.topics[0].partitions]
     assert codes == [0] * 1_000 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert response.topics[1].partitions == ()
     wanted = (
-        WantedTopic(name="T", partition_indexes=(0,)),
-        WantedTopic(name="Many", partition_indexes=tuple(range(1_001))),
+        Topic(name="T", partitions=(0,)),
+        Topic(name="Many", partitions=tuple(range(1_001))),
     )
     groups = (WantedGroup(group_id="G", topics=wanted), WantedGroup(group_id="H", topics=None))
     found, other = turns.ask(OffsetFetchRequest(groups=groups)).groups
@@ -264,7 +263,7 @@ def test_all_offsets_of_many_groups_are_fetched_in_turns(turns: Turns):
     commits = tuple(CommittedPartition(partition_index=number, committed_offset=0) for number in range(500))
     groups = [f"G{each}" for each in range(10)]
     for group in groups:
-        topics = (CommittedTopic(name="Many", partitions=commits),)
+        topics = (Topic(name="Many", partitions=commits),)
         turns.ask(OffsetCommitRequest(group_id=group, topics=topics))
     found = turns.ask(OffsetFetchRequest(groups=tuple(WantedGroup(group_id=each) for each in groups))).groups
     assert [(each.group_id, len(each.topics[0].partitions)) for each in found] == [(g, 500) for g in groups]
@@ -274,17 +273,17 @@ def test_all_offsets_of_many_groups_are_fetched_in_turns(turns: Turns):
 def test_offsets_are_deleted_in_turns(turns: Turns):
     turns.talk.create_topic("Many", queues=1_000)
     commits = tuple(CommittedPartition(partition_index=number, committed_offset=0) for number in range(1_000))
-    turns.ask(OffsetCommitRequest(group_id="G", topics=(CommittedTopic(name="Many", partitions=commits),)))
-    partitions = tuple(OffsetDeleteRequestPartition(partition_index=number) for number in range(1_000))
+    turns.ask(OffsetCommitRequest(group_id="G", topics=(Topic(name="Many", partitions=commits),)))
+    partitions = tuple(number for number in range(1_000))
     topics = (
-        OffsetDeleteRequestTopic(name="Many", partitions=partitions),
-        *(OffsetDeleteRequestTopic(name=name, partitions=partitions[:1]) for name in NAMES[:1_000]),
+        Topic(name="Many", partitions=partitions),
+        *(Topic(name=name, partitions=partitions[:1]) for name in NAMES[:1_000]),
     )
     response = turns.ask(OffsetDeleteRequest(group_id="G", topics=topics))
     assert turns.count >= 2_000 // PORTION
     assert [len(each.partitions) for each in response.topics] == [1_000] + [1] * 1_000
     assert {each.error_code for topic in response.topics for each in topic.partitions} == {0}
-    wanted = (WantedTopic(name="Many", partition_indexes=tuple(range(1_000))),)
+    wanted = (Topic(name="Many", partitions=tuple(range(1_000))),)
     (found,) = turns.ask(OffsetFetchRequest(groups=(WantedGroup(group_id="G", topics=wanted),))).groups
     assert {each.committed_offset for each in found.topics[0].partitions} == {-1}
 
@@ -293,7 +292,7 @@ def test_batches_of_many_partitions_are_stored_in_turns(turns: Turns):
     turns.talk.create_topic("Many", queues=40)
     data = batch(*(record() for _ in range(200)))
     partitions = tuple(ProducePartition(index=number, records=data) for number in range(40))
-    topics = (ProduceTopic(name="Many", partitions=partitions),)
+    topics = (Topic(name="Many", partitions=partitions),)
     response = turns.ask(ProduceRequest(acks=-1, timeout_ms=1_000, topics=topics))
     assert turns.count >= 40
     assert turns.most <= 1
@@ -304,8 +303,8 @@ def test_batches_of_many_partitions_are_stored_in_turns(turns: Turns):
 
 
 def test_a_resource_has_a_bounded_number_of_settings(endpoint: KafkaEndpoint):
-    setting = AlterableConfig(name="cleanup.policy", value="delete")
-    resource = AlterConfigsResource(
+    setting = WantedSetting(name="cleanup.policy", value="delete")
+    resource = AlteredResource(
         resource_type=TOPIC, resource_name="T", configs=(setting,) * (SETTINGS_MAX + 1)
     )
     (altered,) = endpoint.peer().ask(AlterConfigsRequest(resources=(resource,))).responses
@@ -329,7 +328,7 @@ def test_a_commit_stops_at_the_next_generation_of_its_group(
         group_id="G",
         generation_id_or_member_epoch=member.generation,
         member_id=member.member_id,
-        topics=(CommittedTopic(name="Many", partitions=partitions),),
+        topics=(Topic(name="Many", partitions=partitions),),
     )
     peer = member.peer
     peer._entrance.received(peer, [peer.frame(request, 8)])

@@ -44,6 +44,7 @@ from libramq.wire.kafka.record_batch import (
     stamp_of,
     unpacking_cost,
 )
+from libramq.wire.kafka.schema import by_topic
 
 #: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
 #: thread.
@@ -318,17 +319,8 @@ class _Production:
         self._slot.answer_with(self._response, self._count)
 
     def _response(self) -> wire.ProduceResponse:
-        return wire.ProduceResponse(
-            responses=tuple(
-                wire.ProducedTopic(
-                    name=topic.name,
-                    partitions=tuple(
-                        self._results[topic_at, partition_at] for partition_at in range(len(topic.partitions))
-                    ),
-                )
-                for topic_at, topic in enumerate(self._request.topics)
-            )
-        )
+        results = (self._results[place] for place in sorted(self._results))
+        return wire.ProduceResponse(responses=by_topic(self._request.topics, results))
 
     def _end_without_answer(self) -> None:
         """End a request with acks 0: a refusal ends the connection, so that the client looks for a new leader

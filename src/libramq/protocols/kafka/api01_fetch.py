@@ -24,6 +24,7 @@ from libramq.protocols.kafka.refusals import code_of
 from libramq.store.reading.read import ReadResult
 from libramq.wire.kafka.apis import fetch as wire
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.schema import by_topic, partitions_of
 
 #: Ours: answers up to this size are encoded at once, in some milliseconds; larger ones on a thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
@@ -53,7 +54,7 @@ class Fetches:
     @serves(wire.FetchRequest)
     def fetch(self, request: wire.FetchRequest, slot: Slot) -> None:
         """Read the partitions that may be read; of many, some are looked up in each turn."""
-        wanted = [(each.topic, some) for each in request.topics for some in portions(each.partitions)]
+        wanted = [(each.name, some) for each in request.topics for some in portions(each.partitions)]
         slot.step_aside()  # It may be held: what the client asks meanwhile need not wait.
         slot.each(
             wanted,
@@ -140,18 +141,13 @@ def _response(
     results: Sequence[ReadResult | BrokerError],
 ) -> wire.FetchResponse:
     following = iter(results)
-    topics = []
-    for each in request.topics:
-        partitions = [
-            wire.FetchedPartition(
-                partition_index=partition.partition, error_code=refusals[each.topic, partition.partition]
-            )
-            if (each.topic, partition.partition) in refusals
-            else _fetched(partition, next(following))
-            for partition in each.partitions
-        ]
-        topics.append(wire.FetchedTopic(topic=each.topic, partitions=tuple(partitions)))
-    return wire.FetchResponse(responses=tuple(topics))
+    partitions = (
+        wire.FetchedPartition(partition_index=each.partition, error_code=refusals[name, each.partition])
+        if (name, each.partition) in refusals
+        else _fetched(each, next(following))
+        for name, each in partitions_of(request.topics)
+    )
+    return wire.FetchResponse(responses=by_topic(request.topics, partitions))
 
 
 def _fetched(partition: wire.FetchPartition, result: ReadResult | BrokerError) -> wire.FetchedPartition:

@@ -11,7 +11,6 @@ stretch that was read once is skipped by its greatest time.
 """
 
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
@@ -32,6 +31,7 @@ from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult
 from libramq.wire.kafka.apis import fetch as wire
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.schema import by_topic, partitions_of
 
 #: Ours: offsets of a stretch, and stretches of all queues whose greatest time is kept: some 10 MB for a
 #: hundred million messages. Beyond, they are read again.
@@ -179,20 +179,14 @@ class _Wanted:
     def __init__(self, request: wire.ListOffsetsRequest, slot: Slot) -> None:
         self._request = request
         self.slot = slot
-        self.wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
+        self.wanted = partitions_of(request.topics)
         self.found: list[wire.ListedPartition] = []
         self.search: _Search | None = None
         self.searched: set[tuple[str, int]] = set()
 
     def response(self) -> wire.ListOffsetsResponse:
         """Return the answer, once everything was found."""
-        found = iter(self.found)
-        return wire.ListOffsetsResponse(
-            topics=tuple(
-                wire.ListedTopic(name=each.name, partitions=tuple(islice(found, len(each.partitions))))
-                for each in self._request.topics
-            )
-        )
+        return wire.ListOffsetsResponse(topics=by_topic(self._request.topics, self.found))
 
 
 class OffsetLists:

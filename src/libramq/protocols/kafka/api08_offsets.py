@@ -6,9 +6,9 @@ that a client may add to a commit is not kept. Offsets are deleted in topics tha
 reads: each turn removes some, and looks at the group again, since members may have joined.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Final
 
@@ -28,6 +28,7 @@ from libramq.protocols.kafka.api10_groups import KafkaGroups
 from libramq.protocols.kafka.refusals import code_for, code_of
 from libramq.wire.kafka.apis import offsets as wire
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.schema import Topic, by_topic, partitions_of
 from libramq.wire.kafka.subscription import CONSUMER, subscribed_topics
 
 #: offset.metadata.max.bytes.
@@ -75,7 +76,7 @@ class OffsetRequests:
                 self._groups.require(name, self._clock.wall_ms())
             except BrokerError as refused:
                 refusal = code_of(refused)
-        wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
+        wanted = partitions_of(request.topics)
 
         def commit(part: Sequence[_Wanted]) -> list[ErrorCode]:
             # Between two parts the group may move on to a generation whose members commit further.
@@ -101,21 +102,25 @@ class OffsetRequests:
             except BrokerError:
                 failed = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
                 codes = [code or failed for code in codes]
-        wanted = ((each.name, partition) for each in request.topics for partition in each.partitions)
+        wanted = partitions_of(request.topics)
         queues = [
             None if code is not ErrorCode.NONE else self._nodes.place(topic, partition.partition_index)
             for code, (topic, partition) in zip(codes, wanted, strict=True)
         ]
-        offsets = (each.committed_offset for topic in request.topics for each in topic.partitions)
-        commits = {queue: offset for queue, offset in zip(queues, offsets, strict=True) if queue is not None}
+        commits = {
+            queue: partition.committed_offset
+            for queue, (_, partition) in zip(queues, wanted, strict=True)
+            if queue is not None
+        }
 
         def answer(others: Mapping[MessageQueue, int]) -> None:
             final = [
                 code if queue is None or others.get(queue, _SUCCESS) == _SUCCESS else _refused(others[queue])
                 for code, queue in zip(codes, queues, strict=True)
             ]
+            indexes = (partition.partition_index for _, partition in wanted)
             slot.answer_with(
-                lambda: wire.OffsetCommitResponse(topics=tuple(_results(request.topics, iter(final)))),
+                lambda: wire.OffsetCommitResponse(topics=by_topic(request.topics, _results(indexes, final))),
                 len(final),
             )
 
@@ -160,7 +165,7 @@ class OffsetRequests:
             (group.group_id, topic.name, some)
             for group in granted
             for topic in group.topics or ()
-            for some in portions(topic.partition_indexes)
+            for some in portions(topic.partitions)
         ]
 
         def ask(parts: Sequence[Sequence[MessageQueue]]) -> None:
@@ -231,8 +236,7 @@ class OffsetRequests:
             if index is not None:
                 partitions.setdefault(queue.topic, set()).add(index)
         topics = tuple(
-            wire.WantedTopic(name=topic, partition_indexes=tuple(sorted(partitions[topic])))
-            for topic in sorted(partitions)
+            Topic(name=topic, partitions=tuple(sorted(partitions[topic]))) for topic in sorted(partitions)
         )
         return wire.WantedGroup(group_id=name, topics=topics)
 
@@ -242,7 +246,7 @@ class OffsetRequests:
             for group, refusal in groups
             if refusal is None
             for topic in group.topics or ()
-            for some in portions(topic.partition_indexes)
+            for some in portions(topic.partitions)
         ]
 
         def answer(found: Sequence[Sequence[wire.FoundPartition]]) -> None:
@@ -287,7 +291,7 @@ class OffsetRequests:
         if refusal is not None:
             slot.answer(wire.OffsetDeleteResponse(error_code=refusal))
             return
-        every = [(each.name, one.partition_index) for each in request.topics for one in each.partitions]
+        every = partitions_of(request.topics)
         work = partial(self._remove, request.group_id, slot.principal)
         slot.each(list(portions(every)), work, partial(self._removed, request, slot))
 
@@ -346,7 +350,7 @@ class OffsetRequests:
         except BrokerError:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
         codes = list(chain.from_iterable(parts))
-        every = ((each.name, one.partition_index) for each in request.topics for one in each.partitions)
+        every = partitions_of(request.topics)
         changed = [
             str(Resource(ResourceKind.TOPIC, topic))
             for (topic, index), each in zip(every, codes, strict=True)
@@ -358,7 +362,8 @@ class OffsetRequests:
             self._changed(Kind.DELETED, slot.principal, "OffsetDelete", resources, reason)
         slot.answer_with(
             lambda: wire.OffsetDeleteResponse(
-                error_code=code, topics=tuple(_removals(request.topics, iter(codes)))
+                error_code=code,
+                topics=by_topic(request.topics, _results((index for _, index in every), codes)),
             ),
             len(codes) + len(request.topics),
         )
@@ -382,12 +387,7 @@ def _found(
         wire.FoundGroup(
             group_id=group.group_id,
             error_code=refusal or ErrorCode.NONE,
-            topics=tuple(
-                wire.FoundTopic(
-                    name=topic.name, partitions=tuple(islice(found, len(topic.partition_indexes)))
-                )
-                for topic in (group.topics or () if refusal is None else ())
-            ),
+            topics=by_topic(group.topics or () if refusal is None else (), found),
         )
         for group, refusal in groups
     ]
@@ -396,25 +396,6 @@ def _found(
     return wire.OffsetFetchResponse(topics=answered[0].topics, error_code=answered[0].error_code)
 
 
-def _results(topics: tuple[wire.CommittedTopic, ...], codes: Iterator[ErrorCode]) -> list[wire.CommitResults]:
-    return [
-        wire.CommitResults(
-            name=topic.name,
-            partitions=tuple(
-                wire.CommitResult(partition_index=each.partition_index, error_code=next(codes))
-                for each in topic.partitions
-            ),
-        )
-        for topic in topics
-    ]
-
-
-def _removals(
-    topics: Sequence[wire.OffsetDeleteRequestTopic], codes: Iterator[ErrorCode]
-) -> Iterator[wire.OffsetDeleteResponseTopic]:
-    for topic in topics:
-        partitions = tuple(
-            wire.OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
-            for each, code in zip(topic.partitions, islice(codes, len(topic.partitions)), strict=True)
-        )
-        yield wire.OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)
+def _results(indexes: Iterable[int], codes: Iterable[ErrorCode]) -> Iterator[wire.PartitionResult]:
+    for index, code in zip(indexes, codes, strict=True):
+        yield wire.PartitionResult(partition_index=index, error_code=code)

@@ -10,10 +10,9 @@ none. No topic has settings of its own: a change of one is refused, unless it se
 `queue.type` is RocketMQ's attribute: with BatchCQ, what Kafka's clients produce is stored as it is.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 from libramq.auth.audit import Changed, Kind
@@ -43,7 +42,7 @@ from libramq.protocols.kafka.refusals import code_of
 from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis import topics as wire
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.schema import Message
+from libramq.wire.kafka.schema import Message, by_topic, partitions_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -346,7 +345,7 @@ class TopicRequests:
     def alter(self, request: wire.AlterConfigsRequest, slot: Slot) -> None:
         """Refuse settings."""
 
-        def alter(each: wire.AlterConfigsResource) -> wire.AlterConfigsResourceResponse:
+        def alter(each: wire.AlteredResource[wire.WantedSetting]) -> wire.AlterConfigsResourceResponse:
             refused = (setting for setting in each.configs if not _is_always(setting))
             return self._altered(each, refused, slot.principal)
 
@@ -358,7 +357,7 @@ class TopicRequests:
     def alter_some(self, request: wire.IncrementalAlterConfigsRequest, slot: Slot) -> None:
         """Refuse changes of settings."""
 
-        def alter(each: wire.IncrementalAlterConfigsResource) -> wire.AlterConfigsResourceResponse:
+        def alter(each: wire.AlteredResource[wire.IncrementalConfig]) -> wire.AlterConfigsResourceResponse:
             refused = (
                 setting
                 for setting in each.configs
@@ -374,8 +373,8 @@ class TopicRequests:
 
     def _altered(
         self,
-        resource: wire.AlterConfigsResource | wire.IncrementalAlterConfigsResource,
-        refused: Iterable[wire.AlterableConfig | wire.IncrementalConfig],
+        resource: wire.AlteredResource[Any],
+        refused: Iterable[wire.WantedSetting | wire.IncrementalConfig],
         principal: Principal,
     ) -> wire.AlterConfigsResourceResponse:
         """Return the answer for a resource. refused: the settings that it cannot have."""
@@ -425,11 +424,11 @@ class TopicRequests:
 
         As in Kafka, a power cut at once may bring the records back: the next flush has the beginnings.
         """
-        wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
+        wanted = partitions_of(request.topics)
 
         def answer(results: Sequence[wire.DeleteRecordsPartitionResult]) -> None:
             slot.answer_with(
-                lambda: wire.DeleteRecordsResponse(topics=tuple(_of_topics(request, iter(results)))),
+                lambda: wire.DeleteRecordsResponse(topics=by_topic(request.topics, results)),
                 len(results) + len(request.topics),
             )
 
@@ -473,14 +472,6 @@ class TopicRequests:
             return result(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _is_always(setting: wire.AlterableConfig | wire.IncrementalConfig) -> bool:
+def _is_always(setting: wire.WantedSetting | wire.IncrementalConfig) -> bool:
     """Return whether a setting has the value that it has in every topic."""
     return ALWAYS.get(setting.name) == setting.value
-
-
-def _of_topics(
-    request: wire.DeleteRecordsRequest, results: Iterator[wire.DeleteRecordsPartitionResult]
-) -> Iterator[wire.DeleteRecordsTopicResult]:
-    for each in request.topics:
-        partitions = tuple(islice(results, len(each.partitions)))
-        yield wire.DeleteRecordsTopicResult(name=each.name, partitions=partitions)

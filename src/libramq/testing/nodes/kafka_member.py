@@ -35,7 +35,6 @@ from libramq.wire.kafka.apis.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
 )
 from libramq.wire.kafka.apis.groups import (
     ConsumerGroupHeartbeatRequest,
@@ -44,21 +43,25 @@ from libramq.wire.kafka.apis.groups import (
     FindCoordinatorResponse,
     TopicPartitions,
 )
-from libramq.wire.kafka.apis.handshake import ApiVersionsRequest
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from libramq.wire.kafka.apis.handshake import (
+    ApiVersionsRequest,
+)
+from libramq.wire.kafka.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
-    CommittedTopic,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     WantedGroup,
-    WantedTopic,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
-from libramq.wire.kafka.schema import Message, Request, decode, encode
+from libramq.wire.kafka.schema import Message, Request, Topic, decode, encode
 
 #: The answer, or None.
 Answered = Callable[[Any], None]
@@ -304,7 +307,7 @@ class KafkaReader:
             member_id=member.member_id,
             member_epoch=member.epoch,
             topics=tuple(
-                WantedTopic(name=topic, partition_indexes=tuple(each.number for each in partitions))
+                Topic(name=topic, partitions=tuple(each.number for each in partitions))
                 for topic, partitions in _by_topic(wanted).items()
             ),
         )
@@ -352,9 +355,7 @@ class KafkaReader:
             request = FetchRequest(
                 max_wait_ms=WAIT_MS_MAX,
                 min_bytes=1,
-                topics=tuple(
-                    FetchTopic(topic=topic, partitions=tuple(each)) for topic, each in topics.items()
-                ),
+                topics=tuple(Topic(name=topic, partitions=tuple(each)) for topic, each in topics.items()),
             )
             begins = {
                 Partition(topic, each.partition): each.fetch_offset
@@ -371,7 +372,7 @@ class KafkaReader:
         is_wrong = False
         for topic in response.responses:
             for each in topic.partitions:
-                partition = Partition(topic.topic, each.partition_index)
+                partition = Partition(topic.name, each.partition_index)
                 # Revoked meanwhile, or given away and back: its position is another one.
                 if self._positions.get(partition) == begins[partition]:
                     is_wrong |= not self._take(leader, partition, begins[partition], each)
@@ -446,7 +447,7 @@ class KafkaReader:
             member_id=member.member_id,
             group_instance_id=member.instance_id,
             topics=tuple(
-                CommittedTopic(
+                Topic(
                     name=topic,
                     partitions=tuple(
                         CommittedPartition(partition_index=each.number, committed_offset=offsets[each])

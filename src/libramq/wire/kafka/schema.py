@@ -13,10 +13,23 @@ and each structure ends with tagged fields (KIP-482): those of requests are skip
 One Struct serves all versions, so that translators do not care which one a client speaks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -66,6 +79,30 @@ class Request(Message, frozen=True, kw_only=True):
     """The body of a request."""
 
 
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+class Topic(Message, Generic[P], frozen=True, kw_only=True):
+    """A topic with what is asked of its partitions, or answered: the form of most requests and answers."""
+
+    name: String
+    partitions: tuple[P, ...]
+
+
+def partitions_of(topics: Iterable[Topic[P]]) -> list[tuple[str, P]]:
+    """Return the partitions of all topics, each with its topic."""
+    return [(each.name, partition) for each in topics for partition in each.partitions]
+
+
+def by_topic(topics: Iterable[Topic[Any]], results: Iterable[R]) -> tuple[Topic[R], ...]:
+    """Return one result for each of these partitions, in their order, by topic."""
+    left = iter(results)
+    return tuple(
+        Topic(name=each.name, partitions=tuple(islice(left, len(each.partitions)))) for each in topics
+    )
+
+
 #: Reads a value; appends one. A list of parts would take twenty times the bytes of a large answer.
 Read = Callable[[Reader], Any]
 Write = Callable[[Any, bytearray], None]
@@ -93,14 +130,17 @@ def encode(message: Message, version: int, is_flexible: bool) -> bytes:
 @lru_cache(maxsize=1024)
 def codec_of(kind: type[Message], version: int, is_flexible: bool) -> Codec:
     """Return the codec of a structure, made on first use."""
+    made: type[Message] = get_origin(kind) or kind
     fields: list[tuple[str, Codec]] = []
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+    for name, hint in get_type_hints(made, include_extras=True).items():
         if get_origin(hint) is ClassVar:
             continue
+        if getattr(hint, "__parameters__", ()):  # Of `Topic`.
+            hint = hint[get_args(kind)]
         found = _field(hint, version, is_flexible)
         if found is not None:
             fields.append((name, found))
-    return _structure(kind, fields, is_flexible)
+    return _structure(made, fields, is_flexible)
 
 
 def _structure(kind: type[Message], fields: Sequence[tuple[str, Codec]], is_flexible: bool) -> Codec:

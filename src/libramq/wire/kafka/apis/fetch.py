@@ -11,6 +11,7 @@ from libramq.wire.kafka.schema import (
     NullableBytes,
     Request,
     String,
+    Topic,
     Versions,
 )
 
@@ -30,20 +31,6 @@ class FetchPartition(Message, frozen=True, kw_only=True):
     partition_max_bytes: Int32
 
 
-class FetchTopic(Message, frozen=True, kw_only=True):
-    """A topic to read."""
-
-    topic: String
-    partitions: tuple[FetchPartition, ...]
-
-
-class ForgottenTopic(Message, frozen=True, kw_only=True):
-    """Partitions that leave a session."""
-
-    topic: String
-    partitions: tuple[Int32, ...]
-
-
 class FetchRequest(Request, frozen=True, kw_only=True):
     """Asks for records."""
 
@@ -54,8 +41,8 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     isolation_level: Annotated[Int8, Versions(4)] = 0
     session_id: Annotated[Int32, Versions(7)] = 0
     session_epoch: Annotated[Int32, Versions(7)] = -1
-    topics: tuple[FetchTopic, ...]
-    forgotten_topics_data: Annotated[tuple[ForgottenTopic, ...], Versions(7)] = ()
+    topics: tuple[Topic[FetchPartition], ...]
+    forgotten_topics_data: Annotated[tuple[Topic[Int32], ...], Versions(7)] = ()
     rack_id: Annotated[String, Versions(11)] = ""
 
 
@@ -79,20 +66,13 @@ class FetchedPartition(Message, frozen=True, kw_only=True):
     records: NullableBytes = b""
 
 
-class FetchedTopic(Message, frozen=True, kw_only=True):
-    """The records of a topic."""
-
-    topic: String
-    partitions: tuple[FetchedPartition, ...]
-
-
 class FetchResponse(Message, frozen=True, kw_only=True):
     """The records, in the order of the request."""
 
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Annotated[Int16, Versions(7)] = 0
     session_id: Annotated[Int32, Versions(7)] = 0
-    responses: tuple[FetchedTopic, ...]
+    responses: tuple[Topic[FetchedPartition], ...]
 
 
 # ListOffsets (2): the ends of partitions, or the first offset of a time. Version 0 answers several offsets,
@@ -109,19 +89,12 @@ class ListOffsetsPartition(Message, frozen=True, kw_only=True):
     timestamp: Int64
 
 
-class ListOffsetsTopic(Message, frozen=True, kw_only=True):
-    """A topic's partitions."""
-
-    name: String
-    partitions: tuple[ListOffsetsPartition, ...]
-
-
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
     """Asks for offsets."""
 
     replica_id: Int32 = -1
     isolation_level: Annotated[Int8, Versions(2)] = 0
-    topics: tuple[ListOffsetsTopic, ...]
+    topics: tuple[Topic[ListOffsetsPartition], ...]
 
 
 class ListedPartition(Message, frozen=True, kw_only=True):
@@ -134,15 +107,8 @@ class ListedPartition(Message, frozen=True, kw_only=True):
     leader_epoch: Annotated[Int32, Versions(4)] = -1
 
 
-class ListedTopic(Message, frozen=True, kw_only=True):
-    """A topic's offsets."""
-
-    name: String
-    partitions: tuple[ListedPartition, ...]
-
-
 class ListOffsetsResponse(Message, frozen=True, kw_only=True):
     """The offsets, in the order of the request."""
 
     throttle_time_ms: Annotated[Int32, Versions(2)] = 0
-    topics: tuple[ListedTopic, ...]
+    topics: tuple[Topic[ListedPartition], ...]

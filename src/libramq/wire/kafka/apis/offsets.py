@@ -11,6 +11,7 @@ from libramq.wire.kafka.schema import (
     NullableString,
     Request,
     String,
+    Topic,
     Versions,
 )
 
@@ -26,13 +27,6 @@ class CommittedPartition(Message, frozen=True, kw_only=True):
     committed_metadata: NullableString = None
 
 
-class CommittedTopic(Message, frozen=True, kw_only=True):
-    """A topic's offsets."""
-
-    name: String
-    partitions: tuple[CommittedPartition, ...]
-
-
 class OffsetCommitRequest(Request, frozen=True, kw_only=True):
     """Commits offsets. generation -1: of nobody's membership."""
 
@@ -41,53 +35,39 @@ class OffsetCommitRequest(Request, frozen=True, kw_only=True):
     member_id: String = ""
     group_instance_id: Annotated[NullableString, Versions(7)] = None
     retention_time_ms: Annotated[Int64, Versions(2, 4)] = -1
-    topics: tuple[CommittedTopic, ...]
+    topics: tuple[Topic[CommittedPartition], ...]
 
 
-class CommitResult(Message, frozen=True, kw_only=True):
-    """The result of one commit."""
+class PartitionResult(Message, frozen=True, kw_only=True):
+    """The result for one partition."""
 
     partition_index: Int32
     error_code: Int16 = 0
-
-
-class CommitResults(Message, frozen=True, kw_only=True):
-    """The results of a topic's commits."""
-
-    name: String
-    partitions: tuple[CommitResult, ...]
 
 
 class OffsetCommitResponse(Message, frozen=True, kw_only=True):
     """The results, in the order of the request."""
 
     throttle_time_ms: Annotated[Int32, Versions(3)] = 0
-    topics: tuple[CommitResults, ...]
+    topics: tuple[Topic[PartitionResult], ...]
 
 
 # OffsetFetch (9): the committed offsets of groups. Null topics ask for all (from 2 on); 6 is flexible; 8
 # asks for several groups at once, and 9 names the member that asks (KIP-848).
-class WantedTopic(Message, frozen=True, kw_only=True):
-    """A topic's partitions."""
-
-    name: String
-    partition_indexes: tuple[Int32, ...]
-
-
 class WantedGroup(Message, frozen=True, kw_only=True):
     """A group's topics; None: all. member_epoch: -1 where nobody's membership is meant."""
 
     group_id: String
     member_id: Annotated[NullableString, Versions(9)] = None
     member_epoch: Annotated[Int32, Versions(9)] = -1
-    topics: tuple[WantedTopic, ...] | None = None
+    topics: tuple[Topic[Int32], ...] | None = None
 
 
 class OffsetFetchRequest(Request, frozen=True, kw_only=True):
     """Asks for committed offsets."""
 
     group_id: Annotated[String, Versions(0, 7)] = ""
-    topics: Annotated[tuple[WantedTopic, ...] | None, Versions(0, 7)] = None
+    topics: Annotated[tuple[Topic[Int32], ...] | None, Versions(0, 7)] = None
     groups: Annotated[tuple[WantedGroup, ...], Versions(8)] = ()
     require_stable: Annotated[Boolean, Versions(7)] = False
 
@@ -102,18 +82,11 @@ class FoundPartition(Message, frozen=True, kw_only=True):
     error_code: Int16 = 0
 
 
-class FoundTopic(Message, frozen=True, kw_only=True):
-    """A topic's committed offsets."""
-
-    name: String
-    partitions: tuple[FoundPartition, ...]
-
-
 class FoundGroup(Message, frozen=True, kw_only=True):
     """A group's committed offsets."""
 
     group_id: String
-    topics: tuple[FoundTopic, ...] = ()
+    topics: tuple[Topic[FoundPartition], ...] = ()
     error_code: Int16 = 0
 
 
@@ -121,44 +94,17 @@ class OffsetFetchResponse(Message, frozen=True, kw_only=True):
     """The offsets, in the order of the request."""
 
     throttle_time_ms: Annotated[Int32, Versions(3)] = 0
-    topics: Annotated[tuple[FoundTopic, ...], Versions(0, 7)] = ()
+    topics: Annotated[tuple[Topic[FoundPartition], ...], Versions(0, 7)] = ()
     error_code: Annotated[Int16, Versions(2, 7)] = 0
     groups: Annotated[tuple[FoundGroup, ...], Versions(8)] = ()
 
 
 # OffsetDelete (47): a group's committed offsets in some partitions go.
-class OffsetDeleteRequestPartition(Message, frozen=True, kw_only=True):
-    """A partition."""
-
-    partition_index: Int32
-
-
-class OffsetDeleteRequestTopic(Message, frozen=True, kw_only=True):
-    """A topic's partitions."""
-
-    name: String
-    partitions: tuple[OffsetDeleteRequestPartition, ...]
-
-
 class OffsetDeleteRequest(Request, frozen=True, kw_only=True):
     """Deletes committed offsets."""
 
     group_id: String
-    topics: tuple[OffsetDeleteRequestTopic, ...]
-
-
-class OffsetDeleteResponsePartition(Message, frozen=True, kw_only=True):
-    """The result for a partition's offset."""
-
-    partition_index: Int32
-    error_code: Int16 = 0
-
-
-class OffsetDeleteResponseTopic(Message, frozen=True, kw_only=True):
-    """The results for a topic's offsets."""
-
-    name: String
-    partitions: tuple[OffsetDeleteResponsePartition, ...]
+    topics: tuple[Topic[Int32], ...]
 
 
 class OffsetDeleteResponse(Message, frozen=True, kw_only=True):
@@ -166,4 +112,4 @@ class OffsetDeleteResponse(Message, frozen=True, kw_only=True):
 
     error_code: Int16 = 0
     throttle_time_ms: Int32 = 0
-    topics: tuple[OffsetDeleteResponseTopic, ...] = ()
+    topics: tuple[Topic[PartitionResult], ...] = ()

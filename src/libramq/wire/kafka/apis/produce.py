@@ -16,7 +16,7 @@ from libramq.wire.kafka.schema import (
     NullableString,
     Remark,
     Request,
-    String,
+    Topic,
     Versions,
 )
 
@@ -28,20 +28,13 @@ class ProducePartition(Message, frozen=True, kw_only=True):
     records: NullableBytes
 
 
-class ProduceTopic(Message, frozen=True, kw_only=True):
-    """The records for a topic."""
-
-    name: String
-    partitions: tuple[ProducePartition, ...]
-
-
 class ProduceRequest(Request, frozen=True, kw_only=True):
     """Records to be stored. acks: 0 no answer, 1 or -1 once they are as safe as the broker makes them."""
 
     transactional_id: Annotated[NullableString, Versions(3)] = None
     acks: Int16
     timeout_ms: Int32
-    topics: tuple[ProduceTopic, ...]
+    topics: tuple[Topic[ProducePartition], ...]
 
 
 class RecordError(Message, frozen=True, kw_only=True):
@@ -63,17 +56,10 @@ class ProducedPartition(Message, frozen=True, kw_only=True):
     error_message: Annotated[Remark, Versions(8)] = None
 
 
-class ProducedTopic(Message, frozen=True, kw_only=True):
-    """The results of a topic."""
-
-    name: String
-    partitions: tuple[ProducedPartition, ...]
-
-
 class ProduceResponse(Message, frozen=True, kw_only=True):
     """The results, in the order of the request."""
 
-    responses: tuple[ProducedTopic, ...]
+    responses: tuple[Topic[ProducedPartition], ...]
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
 
 

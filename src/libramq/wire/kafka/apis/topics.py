@@ -2,7 +2,7 @@
 settings: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Generic, TypeVar
 
 from libramq.wire.kafka.schema import (
     Boolean,
@@ -15,8 +15,11 @@ from libramq.wire.kafka.schema import (
     Remark,
     Request,
     String,
+    Topic,
     Versions,
 )
+
+C = TypeVar("C")
 
 
 # CreateTopics (19). 4 allows the broker's defaults (-1); 5 is flexible and answers what was created; 7
@@ -28,11 +31,11 @@ class ReplicaAssignment(Message, frozen=True, kw_only=True):
     broker_ids: tuple[Int32, ...]
 
 
-class TopicSetting(Message, frozen=True, kw_only=True):
-    """A setting of a topic."""
+class WantedSetting(Message, frozen=True, kw_only=True):
+    """A setting of a topic or a broker; None: its default."""
 
     name: String
-    value: NullableString
+    value: NullableString = None
 
 
 class CreatableTopic(Message, frozen=True, kw_only=True):
@@ -42,7 +45,7 @@ class CreatableTopic(Message, frozen=True, kw_only=True):
     num_partitions: Int32
     replication_factor: Int16
     assignments: tuple[ReplicaAssignment, ...] = ()
-    configs: tuple[TopicSetting, ...] = ()
+    configs: tuple[WantedSetting, ...] = ()
 
 
 class CreateTopicsRequest(Request, frozen=True, kw_only=True):
@@ -116,17 +119,10 @@ class DeleteRecordsPartition(Message, frozen=True, kw_only=True):
     offset: Int64
 
 
-class DeleteRecordsTopic(Message, frozen=True, kw_only=True):
-    """A topic's partitions."""
-
-    name: String
-    partitions: tuple[DeleteRecordsPartition, ...]
-
-
 class DeleteRecordsRequest(Request, frozen=True, kw_only=True):
     """Deletes the first records of partitions."""
 
-    topics: tuple[DeleteRecordsTopic, ...]
+    topics: tuple[Topic[DeleteRecordsPartition], ...]
     timeout_ms: Int32 = 60_000
 
 
@@ -138,18 +134,11 @@ class DeleteRecordsPartitionResult(Message, frozen=True, kw_only=True):
     error_code: Int16 = 0
 
 
-class DeleteRecordsTopicResult(Message, frozen=True, kw_only=True):
-    """The results for a topic's partitions."""
-
-    name: String
-    partitions: tuple[DeleteRecordsPartitionResult, ...]
-
-
 class DeleteRecordsResponse(Message, frozen=True, kw_only=True):
     """The results, in the order of the request."""
 
     throttle_time_ms: Int32 = 0
-    topics: tuple[DeleteRecordsTopicResult, ...]
+    topics: tuple[Topic[DeleteRecordsPartitionResult], ...]
 
 
 # CreatePartitions (37): topics get more partitions. 2 is flexible.
@@ -255,25 +244,18 @@ class DescribeConfigsResponse(Message, frozen=True, kw_only=True):
 
 
 # AlterConfigs (33): all settings of topics and brokers are replaced. 2 is flexible.
-class AlterableConfig(Message, frozen=True, kw_only=True):
-    """A setting; None: its default."""
-
-    name: String
-    value: NullableString = None
-
-
-class AlterConfigsResource(Message, frozen=True, kw_only=True):
-    """A topic or a broker, and its settings."""
+class AlteredResource(Message, Generic[C], frozen=True, kw_only=True):
+    """A topic or a broker, and its settings, or changes of them."""
 
     resource_type: Int8
     resource_name: String
-    configs: tuple[AlterableConfig, ...]
+    configs: tuple[C, ...]
 
 
 class AlterConfigsRequest(Request, frozen=True, kw_only=True):
     """Sets settings."""
 
-    resources: tuple[AlterConfigsResource, ...]
+    resources: tuple[AlteredResource[WantedSetting], ...]
     validate_only: Boolean = False
 
 
@@ -306,18 +288,10 @@ class IncrementalConfig(Message, frozen=True, kw_only=True):
     value: NullableString = None
 
 
-class IncrementalAlterConfigsResource(Message, frozen=True, kw_only=True):
-    """A topic or a broker, and the changes."""
-
-    resource_type: Int8
-    resource_name: String
-    configs: tuple[IncrementalConfig, ...]
-
-
 class IncrementalAlterConfigsRequest(Request, frozen=True, kw_only=True):
     """Changes settings."""
 
-    resources: tuple[IncrementalAlterConfigsResource, ...]
+    resources: tuple[AlteredResource[IncrementalConfig], ...]
     validate_only: Boolean = False
 
 
