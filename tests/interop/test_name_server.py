@@ -186,6 +186,17 @@ def test_our_broker_registers_with_apaches_name_server(theirs: str, ours: str, t
             within_s=PATIENCE_S,
         )
         assert wire.ask(theirs, *request).body == wire.ask(ours, *request).body
+        # Whole tables, from which both learn what was deleted, Apache's if it is set to.
+        setting = ("-k", "deleteTopicWithBrokerRegistration", "-v", "true")
+        done = commands.libra("admin", "updateNamesrvConfig", "-n", theirs, *setting)
+        assert done.code == 0, done
+        deleted = wire.ask(f"127.0.0.1:{port}", wire.DELETE_TOPIC_IN_BROKER, {"topic": "AtOurs"})
+        assert deleted.header["code"] == 0
+        Cluster.wait_until(
+            lambda: all(wire.ask(one, *request).header["code"] == 17 for one in (theirs, ours)),
+            "still a route",
+            within_s=PATIENCE_S,
+        )
         broker.stop()
         Cluster.wait_until(
             lambda: "libra-z" not in addresses(theirs), "still registered", within_s=FORGOTTEN_SECONDS

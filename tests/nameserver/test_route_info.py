@@ -132,6 +132,21 @@ def test_a_deleted_topic_returns_with_the_next_registration():
     assert routes.route("T") is not None
 
 
+def test_a_topic_that_a_whole_table_lacks_is_gone_at_that_broker():
+    """Kafka's DeleteTopics asks no name server. Apache's brokers register single topics: theirs stay."""
+    routes, _ = two_brokers()
+    whole = msgspec.structs.replace(header(), lb_whole=True)
+    register(routes, whole, table("U", counter=1), owner=OWNER, zone=None, now_ms=0)
+    assert sorted(routes.topics()) == ["T", "U", "V"], "the version of the table is the same"
+    register(routes, whole, table("U", counter=2), owner=OWNER, zone=None, now_ms=0)
+    route = routes.route("T")
+    assert route is not None
+    assert [queue.broker_name for queue in route.queue_datas] == ["broker-b"]
+    b = msgspec.structs.replace(header("broker-b", "10.0.0.2:10911"), lb_whole=True)
+    register(routes, b, table("V", counter=2), owner=OWNER, zone=None, now_ms=0)
+    assert sorted(routes.topics()) == ["U", "V"]
+
+
 def test_topics_of_an_acting_master_are_read_only():
     """The lowest slave speaks for a missing master, without the write bit."""
     routes = RouteInfo()
@@ -308,7 +323,9 @@ def test_tables_stay_consistent(steps):
             topics = table(f"T{number}", f"U{group}", counter=now_ms, state=id_)
             register(
                 routes,
-                header(f"n{group}", address, cluster=cluster, id_=id_),
+                msgspec.structs.replace(
+                    header(f"n{group}", address, cluster=cluster, id_=id_), lb_whole=bool(number % 2)
+                ),
                 topics,
                 owner=owner,
                 zone=None,

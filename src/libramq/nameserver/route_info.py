@@ -397,8 +397,21 @@ class RouteInfo:
                         broker.mappings[topic] = info
                 if pending.mappings:
                     yield
+            if changed and header.lb_whole:
+                self._leave_topics(name, broker, table)
         finally:
             self._pending.remove(pending)
+
+    def _leave_topics(self, name: str, broker: BrokerRecord, whole: TopicConfigSerializeWrapper) -> None:
+        """Remove the topics that a broker's whole table lacks; as Apache's deleteTopicWithBrokerRegistration.
+
+        Else tools alone could end a topic, by DELETE_TOPIC_IN_NAMESRV, and Kafka's know no name server.
+        """
+        gone = {topic: broker.queues.pop(topic) for topic in broker.queues.keys() - whole.topic_config_table}
+        for topic in gone:
+            broker.mappings.pop(topic, None)
+        self._left.append(TopicsLeft(name, gone))
+        self.tidy()
 
     def _answer(self, header: RegisterBrokerHeader, broker: BrokerRecord, *, is_new: bool) -> Registered:
         master_address = broker.addresses.get(MASTER_ID)

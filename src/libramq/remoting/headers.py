@@ -317,7 +317,7 @@ class ProducerConnectionHeader(Header):
 
 
 class RegisterBrokerHeader(Header):
-    """REGISTER_BROKER."""
+    """REGISTER_BROKER. lb_whole: the body has all topics of the broker; it has no others (any more)."""
 
     broker_name: str
     broker_addr: str
@@ -328,6 +328,7 @@ class RegisterBrokerHeader(Header):
     enable_acting_master: bool | None = None
     compressed: bool = False
     body_crc32: Int = 0
+    lb_whole: bool | None = None
 
 
 class UnregisterBrokerHeader(Header):

@@ -268,6 +268,25 @@ def test_rocketmqs_tools_see_and_reset_what_a_kafka_group_committed(cluster: Kaf
     consumer.close()
 
 
+def test_name_servers_list_no_topic_that_kafkas_tools_have_deleted(cluster: KafkaCluster):
+    """Nor the retry topic of a group that they delete, by which RocketMQ's tools find groups."""
+    group = cluster.group_at(B, "gone")
+    cluster.create("gone", 3)
+    produce(cluster, "gone", range(3), b"a")
+    consumer = cluster.consumer(group)
+    consumer.commit(offsets=[TopicPartition("gone", each, 1) for each in range(3)], asynchronous=False)
+    consumer.close()
+
+    def listed() -> set[str]:
+        return {"gone", f"%RETRY%{group}"} & set(cluster.tool("topicList").split())
+
+    wait_until(lambda: len(listed()) == 2, "the topic and the retry topic of the group")
+    admin = cluster.admin()
+    admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+    admin.delete_topics(["gone"])["gone"].result(PATIENCE_S)
+    wait_until(lambda: not listed(), "neither")
+
+
 def test_a_kafka_group_with_members_is_reset_at_no_broker(cluster: KafkaCluster):
     """Only its coordinator has the members; the others set their queues, and the command failed."""
     group, other = cluster.group_at(B, "live"), cluster.group_at(B, "other")

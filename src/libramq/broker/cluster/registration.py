@@ -86,6 +86,7 @@ def introduction(config: BrokerConfig, topics: Sequence[TopicConfig], version: D
         ha_server_addr=f"{config.broker_ip}:{config.ha_listen_port or config.listen_port + 1}",
     )
     header.heartbeat_timeout_millis = HEARTBEAT_TIMEOUT_MS
+    header.lb_whole = not config.is_slave  # A slave that has just started has not copied all of them yet.
     if config.is_slave or config.enable_slave_acting_master:
         # A slave's as Apache's: so a name server that has just started takes its topics, too.
         header.enable_acting_master = config.enable_slave_acting_master
