@@ -323,6 +323,23 @@ def test_queues_are_built_again_from_the_log_alone(tmp_path):
     assert not (tmp_path / "consumequeue").exists()
 
 
+@pytest.mark.parametrize("number", [-1, 2**63 - 2, 2**63 - 1])
+def test_a_unit_with_an_impossible_number_is_none_and_built_from_the_log(tmp_path, number):
+    """Somebody has edited the file."""
+    store = open_batched(tmp_path)
+    store.append_batch([batch("a", "b", "c"), message("d"), batch("e", "f")])
+    store.close()
+    path = tmp_path / "batchconsumequeue" / "T" / "0" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">q", data, 2 * 46 + 28, number)
+    path.write_bytes(data)
+    assert check_store(tmp_path, Disk()).is_damaged
+    again = open_batched(tmp_path)
+    assert bodies(again) == list(enumerate("abcdef"))
+    assert again.append_batch([batch("g")])[0].queue_offset == 6
+    again.close()
+
+
 def test_a_slave_builds_the_same_queues(tmp_path):
     master = open_batched(tmp_path / "master")
     slave = make_store(tmp_path / "slave", is_copy=True, mapped_file_size_batch_consume_queue=4 * 46)

@@ -33,6 +33,8 @@ _TAIL: Final = struct.Struct(">qqhii")
 #: BatchConsumeQueue.INVALID_POS.
 _NOT_COMPACTED: Final = -1
 _BASE_AT: Final = 28
+#: A Java long. A file whose unit has a greater number was edited: the unit is none.
+_NUMBER_MAX: Final = 2**63 - 1
 #: Ours: units that are read at once, by callers that do not say.
 UNITS_MAX: Final = 65_536
 #: Ours: a message of a batch takes at least so many bytes of the log (Kafka's smallest record); so a number
@@ -222,7 +224,7 @@ class BatchConsumeQueue(ConsumeQueue):
         return BATCH_UNIT.iter_unpack(data)
 
     def _is_unit(self, unit: tuple[Any, ...]) -> bool:
-        return bool(unit[0] >= 0 and unit[1] > 0 and unit[4] >= 0 and unit[5] > 0)
+        return bool(unit[0] >= 0 and unit[1] > 0 and unit[5] > 0 and 0 <= unit[4] <= _NUMBER_MAX - unit[5])
 
 
 assert BATCH_UNIT.size == BATCH_UNIT_BYTES
