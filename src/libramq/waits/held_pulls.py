@@ -112,21 +112,25 @@ class HeldPulls(Generic[T]):
         #: Takes a pull out, to be answered now; False if it is not held any more.
         self.release = purgatory.release
         self._unlink = self._forget  # One for all, of which there may be very many.
-        #: By topic and queue id; only queues on which pulls are held.
-        self.queues: dict[Key, _Queue[T]] = {}
+        #: Only those on which pulls are held.
+        self._queues: dict[Key, _Queue[T]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
+    def __contains__(self, key: Key) -> bool:
+        """Return whether a pull is held on a queue: its topic and id."""
+        return key in self._queues
+
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """Return the earliest deadline of a pull; None: nothing waits. Looks at every pull."""
-        return min((pull.until_ms for queue in self.queues.values() for pull in queue.pulls), default=None)
+        return min((pull.until_ms for queue in self._queues.values() for pull in queue.pulls), default=None)
 
     def may_hold(self, connection: Connection, topic: str, queue_id: int) -> bool:
         """Return whether another pull of this connection can be held on a queue."""
-        queue = self.queues.get((topic, queue_id))
+        queue = self._queues.get((topic, queue_id))
         if queue is not None and (
             len(queue.pulls) >= HELD_PER_QUEUE_MAX
             or queue.by_connection.get(connection, 0) >= HELD_PER_QUEUE_AND_CONNECTION_MAX
@@ -136,9 +140,9 @@ class HeldPulls(Generic[T]):
 
     def hold(self, pull: HeldPull[T], expired: Callable[[HeldPull[T]], None]) -> None:
         """Park a pull until it is woken, its time is up, when `expired` is called, or its connection ends."""
-        queue = self.queues.get((pull.topic, pull.queue_id))
+        queue = self._queues.get((pull.topic, pull.queue_id))
         if queue is None:
-            queue = self.queues[pull.topic, pull.queue_id] = _Queue()
+            queue = self._queues[pull.topic, pull.queue_id] = _Queue()
         queue.pulls[pull] = None
         queue.by_connection[pull.connection] = queue.by_connection.get(pull.connection, 0) + 1
         self._count += 1
@@ -159,7 +163,7 @@ class HeldPulls(Generic[T]):
         Those with a filter are among them, and may be passed over when it is their turn. by_ms: when those
         that are moved expire, at the latest.
         """
-        queue = self.queues.get((topic, queue_id))
+        queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
         known: dict[int, frozenset[int] | None] = {}
@@ -191,18 +195,18 @@ class HeldPulls(Generic[T]):
 
     def take(self, topic: str, queue_id: int, is_wanted: Callable[[T], bool]) -> list[HeldPull[T]]:
         """Take out the pulls of a queue whose requests match, whatever they wait for."""
-        queue = self.queues.get((topic, queue_id))
+        queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
         return self.take_out([pull for pull in queue.pulls if is_wanted(pull.request)])
 
     def of_topic(self, topic: str) -> list[HeldPull[T]]:
         """Return the pulls of a topic's queues."""
-        return [pull for key, queue in self.queues.items() if key[0] == topic for pull in queue.pulls]
+        return [pull for key, queue in self._queues.items() if key[0] == topic for pull in queue.pulls]
 
     def every(self) -> list[HeldPull[T]]:
         """Return all pulls."""
-        return [pull for queue in self.queues.values() for pull in queue.pulls]
+        return [pull for queue in self._queues.values() for pull in queue.pulls]
 
     def take_where(self, is_wanted: Callable[[HeldPull[T]], bool]) -> list[HeldPull[T]]:
         """Take out matching pulls of any queue; looks at every one, for rare events."""
@@ -210,7 +214,7 @@ class HeldPulls(Generic[T]):
 
     def _forget(self, pull: HeldPull[T]) -> None:
         key = (pull.topic, pull.queue_id)
-        queue = self.queues[key]
+        queue = self._queues[key]
         del queue.pulls[pull]
         left = queue.by_connection[pull.connection] - 1
         if left:
@@ -218,7 +222,7 @@ class HeldPulls(Generic[T]):
         else:
             del queue.by_connection[pull.connection]
         if not queue.pulls:
-            del self.queues[key]
+            del self._queues[key]
         self._count -= 1
 
     def take_out(self, pulls: list[HeldPull[T]]) -> list[HeldPull[T]]:

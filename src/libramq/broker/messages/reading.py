@@ -167,7 +167,7 @@ class Reading:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Run the held pulls of a queue again, since it has new messages up to an offset."""
-        if (topic, queue_id) not in self._held.queues:  # True of most.
+        if (topic, queue_id) not in self._held:  # True of most.
             return
         new_codes = partial(self._store.tag_codes, topic, queue_id, end=end)
         new_properties = partial(self._store.properties, topic, queue_id, end=end)
