@@ -42,7 +42,7 @@ caught at the boundary and raised as one of these.
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 from libramq.codes import ResponseCode
 
@@ -241,6 +241,11 @@ class ConnectionLost(RemoteError):
 
 class RequestTimeout(RemoteError):
     """There was no response within the allowed time; whether the request took effect is unknown."""
+
+    @classmethod
+    def of(cls, address: str, time: str = "in time") -> Self:
+        """Return the error of a peer that has not answered."""
+        return cls(f"{address} did not answer {time} (allow more time, or see whether it hangs)")
 
 
 class NameServerUnavailable(RemoteError):

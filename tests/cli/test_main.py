@@ -41,12 +41,15 @@ def test_unknown_arguments_are_named(arguments, line):
         (["tail", "-n", "127.0.0.1:1", "-t", "T"], "127.0.0.1:1"),
         (
             ["admin", "topicList", "-n", "127.0.0.1:1"],
-            "127.0.0.1:1: Connection refused. Start one (libra up)",
+            "127.0.0.1:1 (does it run there?): Connection refused. Start one (libra up)",
         ),
-        (["groups", "-n", "127.0.0.1:1"], "127.0.0.1:1: Connection refused. Check that it runs (`libra up`"),
+        (
+            ["groups", "-n", "127.0.0.1:1"],
+            "127.0.0.1:1 (does it run there?): Connection refused. Check that it runs (`libra up`",
+        ),
         (
             ["admin", "brokerStatus", "-b", "127.0.0.1:1"],
-            "127.0.0.1:1: Connection refused. Check that the broker runs; libra admin clusterList lists",
+            "127.0.0.1:1 (does it run there?): Connection refused; libra admin clusterList lists",
         ),
         (["admin", "topicList", "-n", "nonsense"], "'nonsense' is not an address; write host:port"),
         (["send", "-t", "../x", "y"], "the topic '../x' has characters other than"),

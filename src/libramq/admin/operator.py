@@ -77,9 +77,7 @@ class Operator(Admin):
         try:
             return await super()._ask(address, call)
         except ConnectFailed as error:
-            raise ConnectFailed(
-                f"{error}. Check that the broker runs; libra admin clusterList lists a cluster's brokers"
-            ) from None
+            raise ConnectFailed(f"{error}; libra admin clusterList lists a cluster's brokers") from None
 
     async def ask_each(self, brokers: Sequence[str], call: Call[T]) -> dict[str, T]:
         """Put a call to brokers at once; then raise the first failure, which says where it has succeeded."""
@@ -222,7 +220,7 @@ class Operator(Admin):
         try:
             return await super()._reply(address, call)
         except RequestTimeout:
-            raise RequestTimeout(f"{address} did not answer within {self._timeout_ms} ms") from None
+            raise RequestTimeout.of(address, f"within {self._timeout_ms} ms") from None
 
     # What several calls answer together.
 

@@ -123,7 +123,9 @@ class BlockingCluster:
             self._route(queue.topic)
         address = self._addresses.get(queue.broker_name)
         if address is None:
-            raise ConnectFailed(f"no broker {queue.broker_name} is registered for topic {queue.topic}")
+            raise ConnectFailed(
+                f"no broker {queue.broker_name} is registered for topic {queue.topic}; start it"
+            )
         return self._remote(address)
 
     def start(self, remote: BlockingRemote, call: Call[T]) -> int:

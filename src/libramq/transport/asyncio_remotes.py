@@ -170,11 +170,13 @@ class SocketDialer:
             was_made = True
         except TimeoutError:
             dialed.refused(
-                ConnectFailed(f"{address} did not accept a connection within {CONNECT_TIMEOUT_MS} ms")
+                ConnectFailed(
+                    f"{address} did not accept a connection within {CONNECT_TIMEOUT_MS} ms (does it hang?)"
+                )
             )
         except OSError as error:
             reason = None if self._tls is None else handshake_failure(address, error)
-            reason = reason or f"cannot connect to {address}: {error.strerror or error}"
+            reason = reason or f"cannot connect to {address} (does it run there?): {error.strerror or error}"
             dialed.refused(ConnectFailed(reason))
         except Exception as error:  # Whatever resolvers and TLS raise, the waiting caller must get it.
             dialed.refused(ConnectFailed(f"cannot connect to {address}: {error}"))

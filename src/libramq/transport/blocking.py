@@ -40,7 +40,8 @@ class BlockingRemote:
         try:
             self._socket = socket.create_connection((host, port), timeout=connect_timeout_ms / 1000)
         except OSError as error:
-            raise ConnectFailed(f"cannot connect to {address}: {error.strerror or error}") from None
+            reason = error.strerror or error
+            raise ConnectFailed(f"cannot connect to {address} (does it run there?): {reason}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if access.tls is not None:
             try:
@@ -71,7 +72,7 @@ class BlockingRemote:
             left_ms = deadline_ms - self._monotonic_ms()
             if left_ms <= 0:
                 self._pending.discard(opaque)
-                raise RequestTimeout(f"{self.address} did not answer within {timeout_ms} ms")
+                raise RequestTimeout.of(self.address, f"within {timeout_ms} ms")
             self._read(left_ms)
         return reply
 

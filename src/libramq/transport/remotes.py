@@ -324,7 +324,7 @@ class Remotes:
         for remote in [*self._remotes.values(), *self._ending]:
             late = remote.pending.expire(now_ms)
             for done in late:
-                done(RequestTimeout(f"{remote.address} did not answer in time"))
+                done(RequestTimeout.of(remote.address))
             if late and now_ms - remote.last_read_ms >= SILENCE_MS_MAX:
                 log.warning("connection closed: the peer is silent", peer=remote.address)
                 remote.abort()

@@ -197,7 +197,7 @@ class PeerBrokers:
         """Ask another broker; `answered` gets its answer, or LibraError also if it has left the cluster."""
         link = self.links.get(name)
         if link is None:
-            answered(ConnectFailed(f"broker {name} is away"))
+            answered(ConnectFailed(f"broker {name} is away; try again once it is back"))
         else:
             self.ask(Question(link.address, call, answered, ANSWER_MS_MAX))
 
@@ -312,7 +312,9 @@ class PeerBrokers:
         """Relay the query to the group's coordinator."""
         link = self.links[coordinator]
         if not link.is_linked:
-            answered(ConnectFailed(f"there is no connection to {coordinator} at {link.address}"))
+            answered(
+                ConnectFailed(f"there is no connection to {coordinator} at {link.address} yet; try again")
+            )
             return
         members = None
         if question.group in link.changed or link.full_report_due:

@@ -324,7 +324,7 @@ class SimpleConsumer(AsyncClient):
         self._silent[task] = ask.place
         task.add_done_callback(self._silent.pop)
         self._ahead.return_all(task)
-        raise RequestTimeout(f"broker {ask.place.broker_name} has not answered yet")
+        raise RequestTimeout(f"broker {ask.place.broker_name} has not answered yet; receive again")
 
     async def ack(self, messages: MessageExt | Iterable[MessageExt]) -> None:
         """Acknowledge one message, or several by few requests.
@@ -499,7 +499,7 @@ class SimpleConsumer(AsyncClient):
         address = masters.get(broker_name)
         if address is None:
             self._routes.pop(topic, None)
-            raise ConnectFailed(f"broker {broker_name} is not known, or has no master now")
+            raise ConnectFailed(f"broker {broker_name} is not known, or has no master now; start it")
         send = partial(remotes.send, address, call.command(), timeout_ms=timeout_ms)
         try:
             reply = await answer_of(send)

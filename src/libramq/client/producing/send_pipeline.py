@@ -461,7 +461,7 @@ class SendPipeline:
 
 
 def _not_sent(queue: MessageQueue) -> RequestTimeout:
-    return RequestTimeout(f"not sent in time: others for {queue} before it have no answer yet")
+    return RequestTimeout(f"not sent in time: others for {queue} before it have no answer yet; send again")
 
 
 def report(callback: Callback, outcome: SendResult | LibraError) -> None:

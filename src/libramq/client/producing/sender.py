@@ -205,7 +205,7 @@ class Sender:
         """Make a request that is no send to a broker's master, in one attempt; `answered` is called once."""
         address = self._table.master(broker_name)
         if address is None:
-            answered(ConnectFailed(f"broker {broker_name} is not known, or has no master now"))
+            answered(ConnectFailed(f"broker {broker_name} is not known, or has no master now; start it"))
             return
 
         def done(reply: Command | LibraError) -> None:
