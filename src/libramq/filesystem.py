@@ -30,6 +30,7 @@ import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -76,6 +77,15 @@ class DiskUsage(NamedTuple):
     def used_percent(self) -> int:
         """Return the used share, rounded up (UtilAll.getDiskPartitionSpaceUsedPercent)."""
         return -(-self.used_bytes * 100 // (max(1, self.used_bytes + self.available_bytes)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingWrite:
+    """The next content of a file. write: may be called in a thread. written, failed: take its result."""
+
+    write: Callable[[], None]
+    written: Callable[[], None] = lambda: None
+    failed: Callable[[], None] = lambda: None
 
 
 class FileSystem(Protocol):

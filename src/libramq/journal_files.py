@@ -11,19 +11,9 @@ the disk before that is, as a part of one would take back what came after it.
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from libramq.filesystem import FileSystem, make_directory, safe_child, sync_file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingWrite:
-    """The next content of a file. write: may be called in a thread. written, failed: take its result."""
-
-    write: Callable[[], None]
-    written: Callable[[], None] = lambda: None
-    failed: Callable[[], None] = lambda: None
+from libramq.filesystem import FileSystem, PendingWrite, make_directory, safe_child, sync_file
 
 
 class JournalFiles:
@@ -40,6 +30,8 @@ class JournalFiles:
         self.path = self.path_of(self._number)
         self._file: int | None = None
         self.end = 0
+        #: Whether the outcome of a fold has not been taken yet.
+        self.is_folding = False
 
     @property
     def is_open(self) -> bool:
@@ -87,7 +79,13 @@ class JournalFiles:
     def fold(
         self, save: Callable[[], None], *, written: Callable[[], None], failed: Callable[[], None]
     ) -> PendingWrite:
-        """Return the write of the whole table, which makes all files needless but the one being written."""
+        """Return the write of the whole table, which makes all files needless but the one being written.
+
+        Its outcome must be taken before another is begun: of two at once, the older table might be written
+        last, when the journals behind it are gone.
+        """
+        assert not self.is_folding, f"a fold of {self._prefix}* is under way"
+        self.is_folding = True
         numbers = [each for each in self.numbers if not (self.is_open and each == self._number)]
         paths = list(map(self.path_of, numbers))
 
@@ -98,8 +96,13 @@ class JournalFiles:
             save()
 
         def remove() -> None:
+            self.is_folding = False
             written()
             for number in numbers:
                 self.remove(number)
 
-        return PendingWrite(write=write, written=remove, failed=failed)
+        def keep() -> None:
+            self.is_folding = False
+            failed()
+
+        return PendingWrite(write=write, written=remove, failed=keep)

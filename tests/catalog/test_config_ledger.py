@@ -102,6 +102,21 @@ def test_a_fold_writes_apaches_file_and_removes_the_journal(tmp_path):
     assert document["dataVersion"]["counter"] == 1
 
 
+def test_a_fold_waits_for_the_outcome_of_the_one_before(tmp_path):
+    """A broker that stops is told no outcome, and folds all the same: its threads have ended."""
+    topics = Topics(tmp_path)
+    topics.put("T", 3)
+    plan = topics.ledger.plan_fold(topics.table.file)
+    plan.write()
+    topics.put("U", 4)
+    with pytest.raises(AssertionError, match=r"a fold of topics\.json\.journal\.\* is under way"):
+        topics.ledger.plan_fold(topics.table.file)
+    topics.put("V", 5)
+    topics.ledger.close(topics.table.file)
+    assert names(tmp_path) == ["topics.json", "topics.json.bak"]
+    assert Topics(tmp_path).content()[1].keys() >= {"T", "U", "V"}
+
+
 @pytest.mark.parametrize(
     "separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e", "\r", "\n"]
 )

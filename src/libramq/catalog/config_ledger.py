@@ -17,9 +17,9 @@ import msgspec
 
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.journal_sync import JournalSync
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, PendingWrite
 from libramq.formats.tables import DataVersion
-from libramq.journal_files import JournalFiles, PendingWrite
+from libramq.journal_files import JournalFiles
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -126,6 +126,7 @@ class ConfigLedger(Generic[C]):
 
     def close(self, value: Callable[[], object]) -> None:
         """Fold, waiting for the disk, and close; the journals are kept if the disk refuses."""
+        self._files.is_folding = False  # Threads have ended; the outcome of what they did is taken by nobody.
         plan = self.plan_fold(value)
         try:
             if plan is not None:

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from libramq.clock import WallMs
 from libramq.errors import ProtocolError, RemoteProtocolError, StoreCorrupt
-from libramq.filesystem import BACKUP_SUFFIX, FileSystem, read_with_backup, sync_file
+from libramq.filesystem import BACKUP_SUFFIX, FileSystem, PendingWrite, read_with_backup, sync_file
 from libramq.formats import fastjson
-from libramq.journal_files import PendingWrite
 from libramq.logs import get_logger
 from libramq.message.names import is_light
 from libramq.offsets.commits_ahead import CommitsAhead

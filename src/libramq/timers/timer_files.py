@@ -15,7 +15,7 @@ from collections.abc import Callable
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.destinations import Destinations
 from libramq.clock import WallMs
-from libramq.journal_files import PendingWrite
+from libramq.filesystem import PendingWrite
 from libramq.logs import get_logger
 from libramq.message.names import TIMER_TOPIC
 from libramq.store.message_store import MessageStore

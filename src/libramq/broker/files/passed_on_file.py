@@ -12,8 +12,7 @@ import msgspec
 
 from libramq.catalog.config_file import ConfigFile
 from libramq.clock import WallMs
-from libramq.filesystem import FileSystem
-from libramq.journal_files import PendingWrite
+from libramq.filesystem import FileSystem, PendingWrite
 from libramq.pop.passed_on import FILE_NAME, PassedOn
 
 #: Ours: it is written as soon as something was passed on (`BrokerFiles.save_progress_soon`).

@@ -11,7 +11,7 @@ from typing import Any, Final
 from libramq.broker.files.files import BrokerFiles
 from libramq.catalog.config_ledger import ConfigLedger
 from libramq.clock import MonotonicMs
-from libramq.journal_files import PendingWrite
+from libramq.filesystem import PendingWrite
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from libramq.catalog.config_file import ConfigFile
 from libramq.clock import Clock, MonotonicMs, WallMs
-from libramq.journal_files import PendingWrite
+from libramq.filesystem import PendingWrite
 from libramq.logs import get_logger
 from libramq.store.message_store import MessageStore
 

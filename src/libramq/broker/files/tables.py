@@ -21,7 +21,7 @@ from libramq.catalog.request_modes import RequestModes, RequestModesFile
 from libramq.catalog.requirements import Requirements
 from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.clock import Clock, read_clock
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, PendingWrite
 from libramq.filter.consumer_filters import ConsumerFilters, ConsumerFiltersFile
 from libramq.formats.access import Account, UsersFile
 from libramq.formats.tables import (
@@ -32,7 +32,6 @@ from libramq.formats.tables import (
 )
 from libramq.groups.coordinator.state import GroupState, GroupStatesFile
 from libramq.groups.modern.saved_state import ModernGroupsFile, SavedEntry
-from libramq.journal_files import PendingWrite
 from libramq.offsets import Fences
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAhead, CommitsAheadFile
 from libramq.offsets.fence import FencesFile, Opening
