@@ -40,7 +40,7 @@ FORGED: dict[R, Document] = {
     R.PEER_GATHER: bodies.PeerGatherBody(group=GROUP),
     R.PEER_STARTED: bodies.PeerStartedBody(group=GROUP, epoch=1, reason="joined"),
     R.PEER_ASSIGN: bodies.PeerAssignBody(broker_name=B, group=GROUP, client_id="x", topic="T"),
-    R.PEER_ASSIGNMENTS: bodies.PeerAssignmentsBody(broker_name=B, group=GROUP, version=1),
+    R.PEER_ASSIGNMENTS: bodies.AssignmentUpdate(broker_name=B, group=GROUP, version=1),
     R.PEER_REMOVED: bodies.PeerRemovedBody(broker_name=B, topic="T"),
     R.PEER_REBALANCE: bodies.PeerRebalanceBody(group=GROUP, members=["x"], is_complete=True),
     R.PEER_NODE: kafka_cluster.PeerNodeBody(broker_name=B),

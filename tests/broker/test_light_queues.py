@@ -6,10 +6,11 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
+from libramq.formats.tables import MessageRequestMode
 from libramq.message import decode_records
 from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
-from libramq.remoting.body.consumers import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.consumers import QueryAssignmentBody, QueryAssignmentReply
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 
@@ -142,7 +143,7 @@ def test_members_are_assigned_the_queue_of_a_light_topic_here(tmp_path, mode):
     """No name server knows a light topic: members that asked their broker for its queues got none."""
     talk = broker(tmp_path, namesrv_addr="127.0.0.1:9876")
     if mode == "POP":
-        body = MessageRequestModeBody(topic=A, consumer_group="G", mode="POP", pop_share_queue_num=0)
+        body = MessageRequestMode(topic=A, consumer_group="G", mode="POP", pop_share_queue_num=0)
         assert talk.ask(FakePeer(), R.SET_MESSAGE_REQUEST_MODE, None, body).code == C.SUCCESS
     members = {name: FakePeer(f"10.0.0.{number}:1") for number, name in enumerate(("alice", "bob"), 1)}
     for name, member in members.items():

@@ -19,6 +19,7 @@ from libramq.errors import (
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS
 from libramq.formats.document import decode_body
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
+from libramq.groups.assignment_tables import TopicAssignment
 from libramq.groups.cluster_view import BROKERS_TOPIC, coordinator_of
 from libramq.groups.coordinator.effect import Replaced
 from libramq.groups.rebalance import UNREPORTED_MS
@@ -613,8 +614,8 @@ def test_connected_clients_are_reported_to_their_groups_coordinator(node):
     body = body_of(beat, bodies.PeerMembersBody)
     assert (beat.address, body.complete, body.masters) == (ADDRESSES[B], False, [A, B, C_])
     told = [
-        bodies.PeerMember(client_id="java", stock=True, topics=["T"]),
-        bodies.PeerMember(client_id="ours", stock=False),
+        bodies.EdgeMember(client_id="java", stock=True, topics=("T",)),
+        bodies.EdgeMember(client_id="ours", stock=False),
     ]
     assert body.groups == {THERE: told}
     node.answer(beat, True)
@@ -631,7 +632,7 @@ def test_connected_clients_are_reported_to_their_groups_coordinator(node):
 def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
     """The fences of all brokers are notified; a broker that is silent for too long is forgotten."""
     settled_group(node)
-    stock = [bodies.PeerMember(client_id="java")]
+    stock = [bodies.EdgeMember(client_id="java")]
     assert node.told_by(B, [A, B, C_], complete=False, **{HERE: stock}) == "1"
     node.pass_by(10)
     modes = [body_of(each, bodies.PeerGrantBody).mode for each in node.take(R.PEER_GRANT, ADDRESSES[C_])]
@@ -649,7 +650,7 @@ def test_a_fence_left_under_a_later_epoch_hears_of_client_mode_too(node):
     grants = [QueueGrant(topic="T", broker_name=A, queue_id=0, epoch=9, member="id")]
     left = bodies.PeerGrantBody(group=HERE, epoch=9, grants=grants, complete=True)
     assert node.ask(peer(B), R.PEER_GRANT, None, left).code == C.SUCCESS
-    node.told_by(B, [A, B, C_], complete=False, **{HERE: [bodies.PeerMember(client_id="java")]})
+    node.told_by(B, [A, B, C_], complete=False, **{HERE: [bodies.EdgeMember(client_id="java")]})
     node.pass_by(10)
     for name, epoch in ((B, 9), (C_, 12)):
         (question,) = node.take(R.PEER_GRANT, ADDRESSES[name])
@@ -703,11 +704,11 @@ def test_a_member_list_is_published_when_all_brokers_agree(node):
     mine = FakePeer("10.1.1.1:1")
     node.beat(mine, "mine", HERE)
     mine.replies.clear()
-    node.told_by(B, [A, B], complete=True, **{HERE: [bodies.PeerMember(client_id="theirs")]})
+    node.told_by(B, [A, B], complete=True, **{HERE: [bodies.EdgeMember(client_id="theirs")]})
     node.pass_by(10)
     assert node.take(R.PEER_LIST) == [], "broker b knows of no broker c: it may have told less than it has"
     mine.replies.clear()
-    node.told_by(B, [A, B, C_], complete=True, **{HERE: [bodies.PeerMember(client_id="theirs")]})
+    node.told_by(B, [A, B, C_], complete=True, **{HERE: [bodies.EdgeMember(client_id="theirs")]})
     node.pass_by(10)
     (told,) = node.take(R.PEER_LIST)
     assert told.address == ADDRESSES[B]
@@ -775,7 +776,7 @@ def test_an_assignment_query_is_answered_by_the_groups_coordinator(node, outcome
     (question,) = node.take(R.PEER_ASSIGN)
     asked = body_of(question, bodies.PeerAssignBody)
     assert (question.address, asked.client_id, asked.strategy_name) == (ADDRESSES[B], "java", "MINE")
-    assert [(one.client_id, one.topics) for one in asked.members] == [("java", ["T"])]
+    assert [(one.client_id, one.topics) for one in asked.members] == [("java", ("T",))]
     node.answer(question, outcome)
     reply = answer(member, command)
     assert (reply.code, reply.body) == (code, body)
@@ -788,14 +789,14 @@ def test_a_broker_decides_nothing_before_all_peers_have_reported(node):
     member = FakePeer("10.1.1.1:1")
     node.beat(member, "java", HERE)
     assert answer(member, ask_for_queues(node, member, HERE)).body == b"{}"
-    assignments = bodies.PeerAssignmentsBody(
+    assignments = bodies.AssignmentUpdate(
         broker_name=B,
         group=HERE,
         version=7,
-        assignments=[bodies.TopicAssignmentBody(client_id="other", topic="T", queues={A: [0]})],
+        assignments=[TopicAssignment(client_id="other", topic="T", queues={A: [0]})],
         is_whole=True,
     )
-    others = {HERE: [bodies.PeerMember(client_id="other", topics=["T"])]}
+    others = {HERE: [bodies.EdgeMember(client_id="other", topics=("T",))]}
     body = bodies.PeerMembersBody(
         broker_name=B, masters=[A, B], groups=others, complete=True, assignments=[assignments]
     )
@@ -942,7 +943,7 @@ def test_a_version_above_which_nothing_could_follow_is_refused(node, version):
     client = FakePeer()
     node.beat(client, "x", THERE)
     forged = bodies.PeerListBody(broker_name=B, group=THERE, version=version, client_ids=["forged"])
-    assignments = bodies.PeerAssignmentsBody(broker_name=B, group=THERE, version=version)
+    assignments = bodies.AssignmentUpdate(broker_name=B, group=THERE, version=version)
     members = bodies.PeerMembersBody(broker_name=B, masters=[A, B], assignments=[assignments])
     for code, body in ((R.PEER_LIST, forged), (R.PEER_ASSIGNMENTS, assignments), (R.PEER_MEMBERS, members)):
         reply = node.ask(peer(B), code, None, body)

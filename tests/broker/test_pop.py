@@ -13,7 +13,7 @@ from libramq.client.popping.popped import messages_of
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
-from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
+from libramq.formats.tables import MessageRequestMode, SubscriptionGroupConfig, TopicConfig
 from libramq.groups.rebalance_event import decode_event
 from libramq.message import MessageExt, decode_records
 from libramq.message.batch import BatchItem, encode_batch
@@ -21,7 +21,7 @@ from libramq.message.names import TIMER_TOPIC
 from libramq.pop import CheckPoint
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.remoting import headers as h
-from libramq.remoting.body.consumers import ConsumeStats, MessageRequestModeBody
+from libramq.remoting.body.consumers import ConsumeStats
 from libramq.remoting.command import Command
 from libramq.rpc.pop_calls import pop_message
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
@@ -612,7 +612,7 @@ def test_history_does_not_say_that_nothing_was_redelivered_after_a_popping_membe
 
 def test_a_group_that_pops_settles_and_is_healthy(broker: Conversation):
     """No member owns the queues of a popped topic, and none has to."""
-    mode = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1)
+    mode = MessageRequestMode(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1)
     assert broker.ask(FakePeer(), RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode).code == 0
     peer = FakePeer()
     broker.beat(peer, "alice")

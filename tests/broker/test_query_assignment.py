@@ -11,12 +11,13 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
+from libramq.formats.tables import MessageRequestMode
 from libramq.groups.broker_assignment import REST_MS
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.pending_notifications import REPEAT_MS, ROUND_GAP_MS
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.consumers import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.consumers import QueryAssignmentBody, QueryAssignmentReply
 from tests.broker.brokers import Conversation, notifications, subscription
 from tests.fakes import FakePeer
 
@@ -186,7 +187,7 @@ def test_new_queues_are_assigned(talk, peer):
 )
 def test_a_mode_can_be_set(talk, peer, topic, mode, code):
     talk.create_topic("T")
-    body = MessageRequestModeBody(topic=topic, consumer_group="G", mode=mode)
+    body = MessageRequestMode(topic=topic, consumer_group="G", mode=mode)
     reply = talk.ask(peer, R.SET_MESSAGE_REQUEST_MODE, None, body)
     assert reply.code == code
 
@@ -194,7 +195,7 @@ def test_a_mode_can_be_set(talk, peer, topic, mode, code):
 def test_members_of_a_group_that_pops_share_the_broker(talk, peer, bob):
     """Both get one assignment for all queues of the broker; a restart does not change that."""
     talk.create_topic("T", 4)
-    body = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1)
+    body = MessageRequestMode(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1)
     assert talk.ask(peer, R.SET_MESSAGE_REQUEST_MODE, None, body).code == C.SUCCESS
     for who, client_id in ((peer, "alice"), (bob, "bob")):
         talk.beat(who, client_id)
@@ -225,7 +226,7 @@ def test_members_of_a_group_that_pops_share_the_broker(talk, peer, bob):
 def test_members_that_pop_share_queues_with_the_next_ones(talk, share, queues, expected):
     """As in Apache's QueryAssignmentProcessor.allocate4Pop: member by member, in the order of their ids."""
     talk.create_topic("T", queues)
-    body = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=share)
+    body = MessageRequestMode(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=share)
     peers = [FakePeer() for _ in range(4)]
     assert talk.ask(peers[0], R.SET_MESSAGE_REQUEST_MODE, None, body).code == C.SUCCESS
     names = ("alice", "bob", "carol", "dave")

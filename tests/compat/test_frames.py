@@ -28,7 +28,7 @@ REQUEST_BODIES: dict[int, type[Any]] = {
     R.PEER_GATHER: coordination.PeerGatherBody,
     R.PEER_STARTED: coordination.PeerStartedBody,
     R.PEER_ASSIGN: coordination.PeerAssignBody,
-    R.PEER_ASSIGNMENTS: coordination.PeerAssignmentsBody,
+    R.PEER_ASSIGNMENTS: coordination.AssignmentUpdate,
 }
 ANSWER_BODIES: dict[int, type[Any]] = {
     R.QUERY_ASSIGNMENT: consumers.QueryAssignmentReply,

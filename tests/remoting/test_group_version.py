@@ -30,7 +30,7 @@ CALLS: tuple[Call[object], ...] = (
     peer_calls.send_member_list(bodies.PeerListBody(broker_name="b", group="g", version=1)),
     peer_calls.gather_group(bodies.PeerGatherBody(group="g")),
     peer_calls.assign_queues(bodies.PeerAssignBody(broker_name="b", group="g", client_id="c", topic="T")),
-    peer_calls.send_assignments(bodies.PeerAssignmentsBody(broker_name="b", group="g")),
+    peer_calls.send_assignments(bodies.AssignmentUpdate(broker_name="b", group="g")),
     peer_calls.report_removal(bodies.PeerRemovedBody(broker_name="b", topic="T")),
     peer_calls.report_rebalance_start(bodies.PeerStartedBody(group="g", epoch=1, reason="member_joined")),
     peer_calls.report_rebalance(bodies.PeerRebalanceBody(group="g")),

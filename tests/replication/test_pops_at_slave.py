@@ -9,12 +9,12 @@ from libramq.broker.pop import pops_at_slave
 from libramq.client.popping.popped import batch_acks
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import decode_body, encode_body
+from libramq.formats.tables import MessageRequestMode
 from libramq.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.pop import unwritten
 from libramq.pop.unwritten import Unwritten
 from libramq.remoting.body.consumers import (
-    MessageRequestModeBody,
     QueryAssignmentBody,
     QueryAssignmentReply,
 )
@@ -188,9 +188,7 @@ def test_a_slave_refuses_pops_while_its_master_is_there_and_what_it_cannot_do(pa
 
 
 def test_members_that_pop_are_assigned_the_queues_that_a_name_server_knows(pair: Pair) -> None:
-    mode = encode_body(
-        MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1)
-    )
+    mode = encode_body(MessageRequestMode(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1))
     code = RequestCode.SET_MESSAGE_REQUEST_MODE
     assert pair.master.ask(FakePeer(), code, None, mode).code == ResponseCode.SUCCESS
     leave(pair)

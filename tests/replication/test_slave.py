@@ -8,10 +8,10 @@ import pytest
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.fencing import Claim, FenceGrant
+from libramq.formats.tables import MessageRequestMode
 from libramq.message.queue import MessageQueue
 from libramq.message.record import BLANK_MAGIC
 from libramq.remoting import headers as h
-from libramq.remoting.body.consumers import MessageRequestModeBody
 from libramq.replication.ha_client import RETRY_MS, SILENT_MS_MAX, State
 from tests.broker.brokers import Conversation, find_answer
 from tests.fakes import FakePeer
@@ -324,7 +324,7 @@ def test_tables_are_the_masters(pair: Pair) -> None:
     header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=1)
     assert pair.master.ask(peer, RequestCode.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.SUCCESS
     pair.master.send(peer, body=b"later", properties={"DELAY": "1"})
-    mode = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=2)
+    mode = MessageRequestMode(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=2)
     pair.master.ask(peer, RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode)
     pair.run(1_000)
     pair.master.advance(0)

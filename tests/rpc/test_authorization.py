@@ -11,14 +11,14 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import encode_body
-from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
+from libramq.formats.tables import DataVersion, MessageRequestMode, SubscriptionGroupConfig
 from libramq.kernel.connection import ANONYMOUS, Principal
 from libramq.kernel.effect import Proceed
 from libramq.kernel.parts import Kernel
 from libramq.remoting import headers as h
 from libramq.remoting.body import consumers as bodies
 from libramq.remoting.body import coordination as groups
-from libramq.remoting.body.consumers import MessageRequestModeBody, QueryAssignmentBody
+from libramq.remoting.body.consumers import QueryAssignmentBody
 from libramq.remoting.body.coordination import GroupJoinBody, GroupLeaveBody, GroupPollBody, GroupReleaseBody
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from libramq.remoting.body.kafka_cluster import (
@@ -219,7 +219,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
         None, QueryAssignmentBody(topic="T", consumer_group="G", client_id="c"), "Group:G Sub, Topic:T Sub",
     ),
     R.SET_MESSAGE_REQUEST_MODE: (
-        None, MessageRequestModeBody(topic="T", consumer_group="G"), "Group:G Update, Topic:T Update",
+        None, MessageRequestMode(topic="T", consumer_group="G"), "Group:G Update, Topic:T Update",
     ),
     R.SLAVE_PROGRESS: (h.SlaveProgressHeader(broker_id=1), None, _CLUSTER_LIST),
     R.PEER_GRANT: (None, groups.PeerGrantBody(group="G", epoch=1), _CLUSTER_UPDATE),
@@ -230,7 +230,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.PEER_ASSIGN: (
         None, groups.PeerAssignBody(broker_name="b", group="G", client_id="c", topic="T"), _CLUSTER_GET,
     ),
-    R.PEER_ASSIGNMENTS: (None, groups.PeerAssignmentsBody(broker_name="b", group="G"), _CLUSTER_UPDATE),
+    R.PEER_ASSIGNMENTS: (None, groups.AssignmentUpdate(broker_name="b", group="G"), _CLUSTER_UPDATE),
     R.PEER_REMOVED: (None, groups.PeerRemovedBody(broker_name="b", topic="T"), _CLUSTER_UPDATE),
     R.PEER_REBALANCE: (None, groups.PeerRebalanceBody(group="G"), _CLUSTER_UPDATE),
     R.PEER_NODE: (None, PeerNodeBody(broker_name="b"), _CLUSTER_GET),

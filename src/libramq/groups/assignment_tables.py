@@ -5,27 +5,43 @@ Every broker keeps the tables of all groups, as updated by each group's coordina
 to another broker, that one continues from the newest table that any broker has.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Self
 
+import msgspec
+
+from libramq.formats.document import Document
 from libramq.message.queue import MessageQueue
 
 #: One member's assignments, by topic.
 Lots = dict[str, tuple[MessageQueue, ...]]
 
 
-class TopicAssignment(NamedTuple):
-    """The queues of one topic that a member with server-side assignment has."""
+class TopicAssignment(Document, frozen=True, kw_only=True):
+    """The queues of one topic that a member with server-side assignment has, by broker."""
 
     client_id: str
     topic: str
-    queues: Sequence[MessageQueue]
+    queues: dict[str, list[int]] = {}
+
+    @classmethod
+    def of(cls, client_id: str, topic: str, queues: Iterable[MessageQueue]) -> Self:
+        """Return a member's assignment."""
+        by_broker: dict[str, list[int]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
+        return cls(client_id=client_id, topic=topic, queues=by_broker)
+
+    def lot(self) -> tuple[MessageQueue, ...]:
+        """Return the queues, sorted."""
+        return tuple(
+            sorted(MessageQueue(self.topic, name, each) for name, ids in self.queues.items() for each in ids)
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentUpdate:
-    """A change of a group's assignment table, sent by the group's broker to all others.
+class AssignmentUpdate(Document, frozen=True, kw_only=True):
+    """A change of a group's assignment table, sent by the group's broker to all others (PEER_ASSIGNMENTS).
 
     version: grows with every update of one broker. is_whole: earlier updates are void; is_over: the group has
     no members any more. gone: former members. ask_again: clients whose assignment will change, and in how
@@ -35,11 +51,11 @@ class AssignmentUpdate:
     broker_name: str
     group: str
     version: int = 0
-    assignments: Sequence[TopicAssignment] = ()
-    gone: Sequence[str] = ()
+    assignments: list[TopicAssignment] = msgspec.field(name="given", default_factory=list)
+    gone: list[str] = []
     is_whole: bool = False
     is_over: bool = False
-    ask_again: Mapping[str, int] = field(default_factory=dict)
+    ask_again: dict[str, int] = {}
 
 
 @dataclass(slots=True)
@@ -55,8 +71,8 @@ class AssignmentTable:
         self.version = update.version
         for client_id in update.gone:
             self.members.pop(client_id, None)
-        for lot in update.assignments:
-            self.members.setdefault(lot.client_id, {})[lot.topic] = tuple(sorted(lot.queues))
+        for each in update.assignments:
+            self.members.setdefault(each.client_id, {})[each.topic] = each.lot()
 
     def update(self, group: str) -> AssignmentUpdate:
         """Return the whole table as an update."""
@@ -65,7 +81,7 @@ class AssignmentTable:
             group=group,
             version=self.version,
             assignments=[
-                TopicAssignment(client_id, topic, lot)
+                TopicAssignment.of(client_id, topic, lot)
                 for client_id, lots in self.members.items()
                 for topic, lot in lots.items()
             ],

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from libramq.clock import MonotonicMs
+from libramq.formats.document import Document
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeMember:
+class EdgeMember(Document, frozen=True, kw_only=True):
     """A client that is connected to an edge. stock: it uses no coordinator.
 
     topics: of a stock client, sorted. allocates: it has fetched the member list there, to allocate for
@@ -27,7 +27,7 @@ class EdgeMember:
 
     client_id: str
     stock: bool = True
-    topics: Sequence[str] = ()
+    topics: tuple[str, ...] = ()
     allocates: bool = False
 
 

@@ -157,9 +157,9 @@ class ServerAssignedGroups:
             return set()  # An older copy of ours.
         here = self.tables.assignments(table.group)
         return {
-            client_id
-            for client_id, topic, queues in table.assignments
-            if here.get(client_id, {}).get(topic, ()) != tuple(sorted(queues))
+            each.client_id
+            for each in table.assignments
+            if here.get(each.client_id, {}).get(each.topic, ()) != each.lot()
         }
 
     def have_query(self, group: str, client_ids: Sequence[str]) -> AssignmentUpdate | None:
@@ -223,7 +223,7 @@ class ServerAssignedGroups:
         """Return the update for the other brokers, if there is one."""
         assignments = []
         if client_id and not self.tables.has(group, client_id, topic, queues):
-            assignments = [TopicAssignment(client_id, topic, queues)]
+            assignments = [TopicAssignment.of(client_id, topic, queues)]
         if not (assignments or gone or ask_again):
             return None
         version = self.tables.version(group) + (1 if assignments or gone else 0)
@@ -232,8 +232,8 @@ class ServerAssignedGroups:
             group=group,
             version=version,
             assignments=assignments,
-            gone=gone,
-            ask_again=ask_again or {},
+            gone=list(gone),
+            ask_again=dict(ask_again or {}),
         )
         self.tables.take(update)
         return update

@@ -13,6 +13,7 @@ from msgspec import json
 
 from libramq.codes import RequestCode as R
 from libramq.formats.document import decode_body, encode_body
+from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body import kafka_cluster
 from libramq.remoting.body.administration import HAStatus
@@ -56,7 +57,7 @@ gather_group: Final = _sending(R.PEER_GATHER, bodies.PeerGatherBody, _document(b
 #: Query a group's coordinator for a member's queues.
 assign_queues: Final = _sending(R.PEER_ASSIGN, bodies.PeerAssignBody, _document(QueryAssignmentReply))
 #: Send a broker the assignments of members, and which of them should query again.
-send_assignments: Final = _sending(R.PEER_ASSIGNMENTS, bodies.PeerAssignmentsBody, nothing)
+send_assignments: Final = _sending(R.PEER_ASSIGNMENTS, AssignmentUpdate, nothing)
 #: Report the deletion of a topic or group to a broker.
 report_removal: Final = _sending(R.PEER_REMOVED, bodies.PeerRemovedBody, nothing)
 #: Report the start of a group's rebalance, or its progress, to a broker.

@@ -32,7 +32,8 @@ from libramq.auth.operation import (
 from libramq.codes import RequestCode as R
 from libramq.formats.access import AclInfo, UserInfo
 from libramq.formats.route import TopicRouteData
-from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
+from libramq.formats.tables import DataVersion, MessageRequestMode, SubscriptionGroupConfig
+from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.kernel.connection import Principal
 from libramq.message.names import RETRY_PREFIX, TRANS_HALF_TOPIC, popped_topic, retry_topic
 from libramq.message.properties import INNER_MULTI_DISPATCH, RETRY_TOPIC, light_names, values_of
@@ -44,7 +45,6 @@ from libramq.remoting.body.administration import GroupConfigList, TopicConfigLis
 from libramq.remoting.body.consumers import (
     CheckClientBody,
     LockBatchBody,
-    MessageRequestModeBody,
     QueryAssignmentBody,
 )
 from libramq.remoting.body.pop import BatchAckBody
@@ -225,7 +225,7 @@ def _reset_of(header: h.ResetOffsetHeader, _: None) -> Collection[Resource]:
     return group(header.group), topic(header.topic)
 
 
-def _mode_of(_: h.NoHeader, body: MessageRequestModeBody) -> Collection[Resource]:
+def _mode_of(_: h.NoHeader, body: MessageRequestMode) -> Collection[Resource]:
     return group(body.consumer_group), topic(body.topic)
 
 
@@ -483,7 +483,7 @@ _BROKER_ROWS: Final = (
         h.NoHeader,
         _managed(A.UPDATE, _mode_of),
         _CONTROL,
-        MessageRequestModeBody,
+        MessageRequestMode,
         at_slave=AtSlave.REFUSE_CHANGE,
         changes=Kind.CHANGED,
     ),
@@ -493,7 +493,7 @@ _BROKER_ROWS: Final = (
     _from_broker(R.PEER_GATHER, A.GET, _CONTROL, groups.PeerGatherBody, is_recorded=True),
     _from_broker(R.PEER_STARTED, A.UPDATE, _TABLE, groups.PeerStartedBody),
     _from_broker(R.PEER_ASSIGN, A.GET, _TABLE, groups.PeerAssignBody),
-    _from_broker(R.PEER_ASSIGNMENTS, A.UPDATE, _TABLE, groups.PeerAssignmentsBody),
+    _from_broker(R.PEER_ASSIGNMENTS, A.UPDATE, _TABLE, AssignmentUpdate),
     _from_broker(R.PEER_REMOVED, A.UPDATE, _CONTROL, groups.PeerRemovedBody),
     _from_broker(R.PEER_REBALANCE, A.UPDATE, _TABLE, groups.PeerRebalanceBody),
     _from_broker(R.PEER_NODE, A.GET, _CONTROL, kafka_cluster.PeerNodeBody),

@@ -124,7 +124,7 @@ class Cluster:
         if body.masters != self.view.names:
             self._watch.look_soon()
         now_ms = self._now_ms()
-        self._assigner.receive_tables(each.value() for each in body.assignments)
+        self._assigner.receive_tables(body.assignments)
         has_reported_all = self.relay.took(body, now_ms=now_ms)
         self._assigner.tick(now_ms)
         return has_reported_all
@@ -190,8 +190,7 @@ class Cluster:
     def _beat(self, link: PeerLink) -> None:
         body = self.relay.body(link.name, link.begin())
         if body.complete:
-            tables = [bodies.PeerAssignmentsBody.of(table) for table in self._assigner.tables_for(link.name)]
-            body = msgspec.structs.replace(body, assignments=tables)
+            body = msgspec.structs.replace(body, assignments=self._assigner.tables_for(link.name))
 
         def answered(outcome: bool | LibraError) -> None:
             self._soon()

@@ -17,7 +17,7 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.roster import EdgeMember, MemberList, ServerAssignedMembers
-from libramq.remoting.body.coordination import PeerListBody, PeerMember, PeerMembersBody
+from libramq.remoting.body.coordination import PeerListBody, PeerMembersBody
 
 #: Ours: changes come in bursts; a larger group's are collected longer, as its list is always sent whole.
 COLLECT_MS: Final = 5
@@ -75,7 +75,7 @@ class MemberRelay:
             EdgeMember(
                 client_id=each,
                 stock=each in stock,
-                topics=sorted(topics[each]) if each in stock else [],
+                topics=tuple(sorted(topics[each])) if each in stock else (),
                 allocates=each in allocating,
             )
             for each in group.client_ids
@@ -85,9 +85,7 @@ class MemberRelay:
         """Return the report for a coordinating broker; of all groups that live there, if none are named."""
         names = [group.name for group in self._consumers.groups()] if changed is None else changed
         reported = {
-            name: [PeerMember.of(member) for member in self.members(name)]
-            for name in names
-            if self._view.coordinator_of(name) == coordinator
+            name: self.members(name) for name in names if self._view.coordinator_of(name) == coordinator
         }
         return PeerMembersBody(
             broker_name=self._own,
@@ -124,8 +122,7 @@ class MemberRelay:
     def took(self, body: PeerMembersBody, *, now_ms: MonotonicMs) -> bool:
         """Take a PEER_MEMBERS report; return whether the edge has reported all its groups."""
         is_whole = self._roster.edge_reported(body.broker_name, body.masters, now_ms=now_ms)
-        groups = {group: [member.value() for member in members] for group, members in body.groups.items()}
-        changed = self._roster.report(body.broker_name, groups, complete=body.complete)
+        changed = self._roster.report(body.broker_name, body.groups, complete=body.complete)
         for group in body.listed:
             self._roster.listed_elsewhere(body.broker_name, group)
             changed.append(group)

@@ -318,7 +318,7 @@ class PeerBrokers:
             return
         members = None
         if question.group in link.changed or link.full_report_due:
-            members = [bodies.PeerMember.of(member) for member in self.relay.members(question.group)]
+            members = self.relay.members(question.group)
         body = bodies.PeerAssignBody(
             broker_name=self._name,
             group=question.group,
@@ -335,12 +335,11 @@ class PeerBrokers:
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
         """Send all others the members' assignments."""
-        self._say_to_all(lambda: peer_calls.send_assignments(bodies.PeerAssignmentsBody.of(update)))
+        self._say_to_all(lambda: peer_calls.send_assignments(update))
 
     def send_assignments_to(self, broker_name: str, update: AssignmentUpdate) -> None:
         """Send another broker the members' assignments."""
-        body = bodies.PeerAssignmentsBody.of(update)
-        self._say(broker_name, peer_calls.send_assignments(body), lambda _: None)
+        self._say(broker_name, peer_calls.send_assignments(update), lambda _: None)
 
     def say_list(self, edge: str, shared: bodies.PeerListBody) -> None:
         """Send another broker the list of a group's members."""

@@ -16,7 +16,7 @@ import msgspec
 
 from libramq.filter.subscription import CLUSTERING, SubscriptionData
 from libramq.formats.document import Document
-from libramq.formats.tables import MODE_PULL, MessageRequestMode
+from libramq.formats.tables import MODE_PULL
 from libramq.message.queue import MessageQueue
 
 
@@ -26,8 +26,8 @@ class ConsumerList(Document, frozen=True, kw_only=True):
     consumer_id_list: list[str] = []
 
 
-class QueueRef(Document, frozen=True, kw_only=True):
-    """A message queue as a JSON object."""
+class QueueFields(Document, frozen=True, kw_only=True):
+    """The members by which objects name a message queue."""
 
     topic: str
     broker_name: str
@@ -38,10 +38,14 @@ class QueueRef(Document, frozen=True, kw_only=True):
         """Return the queue."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
+
+class QueueRef(QueueFields, frozen=True, kw_only=True):
+    """A message queue as a JSON object."""
+
     @classmethod
     def of(cls, queue: MessageQueue) -> "QueueRef":
         """The object for a queue."""
-        return cls(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+        return cls(**queue._asdict())
 
 
 class LockBatchBody(Document, frozen=True, kw_only=True):
@@ -197,10 +201,6 @@ class QueryAssignmentReply(Document, frozen=True, kw_only=True):
         """Return the queues, or None."""
         assigned = self.message_queue_assignments
         return None if assigned is None else [each.message_queue.queue for each in assigned]
-
-
-#: SET_MESSAGE_REQUEST_MODE: how a group reads a topic.
-MessageRequestModeBody = MessageRequestMode
 
 
 class ProcessQueueInfo(Document, frozen=True, kw_only=True):

@@ -10,45 +10,30 @@ import msgspec
 
 from libramq.fencing import MODE_EPOCHS, NO_ATTEMPTS, Attempts, Claim, Claims, FenceGrant, FenceReport, Opened
 from libramq.formats.document import Document
-from libramq.groups import assignment_tables
 from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.roster import EdgeMember
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.consumers import QueueFields
 
 
-class QueueGrant(Document, frozen=True, kw_only=True):
+class QueueGrant(QueueFields, frozen=True, kw_only=True):
     """A queue and the epoch of its grant. member: the owner, if the request does not imply it.
 
     attempts: what the message at `offset` has behind it, where its queue is read in order.
     """
 
-    topic: str
-    broker_name: str
-    queue_id: int
     epoch: int
     member: str = ""
     offset: int = 0
     attempts: int = 0
-
-    @property
-    def queue(self) -> MessageQueue:
-        """Return the queue."""
-        return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     @classmethod
     def of(
         cls, queue: MessageQueue, epoch: int, member: str = "", attempts: Attempts = NO_ATTEMPTS
     ) -> "QueueGrant":
         """Return the grant of a queue."""
-        return cls(
-            topic=queue.topic,
-            broker_name=queue.broker_name,
-            queue_id=queue.queue_id,
-            epoch=epoch,
-            member=member,
-            offset=attempts.offset,
-            attempts=attempts.times,
-        )
+        offset, times = attempts
+        return cls(**queue._asdict(), epoch=epoch, member=member, offset=offset, attempts=times)
 
 
 def grants_of(claims: Claims, attempts: Mapping[MessageQueue, Attempts] | None = None) -> list[QueueGrant]:
@@ -75,12 +60,9 @@ def epochs_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, int]:
     return {grant.queue: grant.epoch for grant in grants}
 
 
-class QueueOpened(Document, frozen=True, kw_only=True):
-    """A queue that was opened for the member with its grant; the rest is as in the answer to OPEN_QUEUE."""
+class QueueOpened(QueueFields, frozen=True, kw_only=True):
+    """A queue that was opened for the member with its grant; the rest is as in `Opened`."""
 
-    topic: str
-    broker_name: str
-    queue_id: int
     offset: int | None = None
     former_epoch: int | None = None
     recovered_end: int | None = None
@@ -91,29 +73,11 @@ class QueueOpened(Document, frozen=True, kw_only=True):
     @classmethod
     def of(cls, queue: MessageQueue, opened: Opened) -> "QueueOpened":
         """Return the body of an opening."""
-        return cls(
-            topic=queue.topic,
-            broker_name=queue.broker_name,
-            queue_id=queue.queue_id,
-            offset=opened.offset,
-            former_epoch=opened.former_epoch,
-            recovered_end=opened.recovered_end,
-            topic_start=opened.topic_start,
-            attempts=opened.attempts,
-            is_initial=opened.is_initial,
-        )
+        return cls(**queue._asdict(), **opened._asdict())
 
     def value(self) -> tuple[MessageQueue, Opened]:
         """Return the queue and its opening."""
-        queue = MessageQueue(self.topic, self.broker_name, self.queue_id)
-        return queue, Opened(
-            self.offset,
-            self.former_epoch,
-            self.recovered_end,
-            self.topic_start,
-            self.attempts,
-            self.is_initial,
-        )
+        return self.queue, Opened(*[getattr(self, name) for name in Opened._fields])
 
 
 class GroupJoinBody(Document, frozen=True, kw_only=True):
@@ -181,99 +145,6 @@ class GroupAssignment(Document, frozen=True, kw_only=True):
     knows_slow: bool = False
 
 
-class PeerMember(Document, frozen=True, kw_only=True):
-    """A client that is connected to an edge (`groups.roster.EdgeMember`)."""
-
-    client_id: str
-    stock: bool = True
-    topics: list[str] = []
-    allocates: bool = False
-
-    @classmethod
-    def of(cls, member: EdgeMember) -> "PeerMember":
-        """Return the body of a member."""
-        return cls(
-            client_id=member.client_id,
-            stock=member.stock,
-            topics=list(member.topics),
-            allocates=member.allocates,
-        )
-
-    def value(self) -> EdgeMember:
-        """Return the member."""
-        return EdgeMember(
-            client_id=self.client_id, stock=self.stock, topics=self.topics, allocates=self.allocates
-        )
-
-
-class TopicAssignmentBody(Document, frozen=True, kw_only=True):
-    """The queues of one topic that a member with server-side assignment has, by broker."""
-
-    client_id: str
-    topic: str
-    queues: dict[str, list[int]] = {}
-
-    @classmethod
-    def of(cls, assignment: assignment_tables.TopicAssignment) -> "TopicAssignmentBody":
-        """Return the body of a member's queues of a topic."""
-        by_broker: dict[str, list[int]] = {}
-        for queue in assignment.queues:
-            by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
-        return cls(client_id=assignment.client_id, topic=assignment.topic, queues=by_broker)
-
-    def value(self) -> assignment_tables.TopicAssignment:
-        """Return the assignment."""
-        queues = [
-            MessageQueue(self.topic, broker_name, queue_id)
-            for broker_name, queue_ids in self.queues.items()
-            for queue_id in queue_ids
-        ]
-        return assignment_tables.TopicAssignment(self.client_id, self.topic, queues)
-
-
-class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
-    """PEER_ASSIGNMENTS: a coordinator sends the assignments of members that query for their queues.
-
-    The fields mean the same as in `groups.assignment_tables.AssignmentUpdate`.
-    """
-
-    broker_name: str
-    group: str
-    version: int = 0
-    assignments: list[TopicAssignmentBody] = msgspec.field(name="given", default_factory=list)
-    gone: list[str] = []
-    is_whole: bool = False
-    is_over: bool = False
-    ask_again: dict[str, int] = {}
-
-    @classmethod
-    def of(cls, update: AssignmentUpdate) -> "PeerAssignmentsBody":
-        """Return the body of an update."""
-        return cls(
-            broker_name=update.broker_name,
-            group=update.group,
-            version=update.version,
-            assignments=[TopicAssignmentBody.of(each) for each in update.assignments],
-            gone=list(update.gone),
-            is_whole=update.is_whole,
-            is_over=update.is_over,
-            ask_again=dict(update.ask_again),
-        )
-
-    def value(self) -> AssignmentUpdate:
-        """Return the update."""
-        return AssignmentUpdate(
-            broker_name=self.broker_name,
-            group=self.group,
-            version=self.version,
-            assignments=[each.value() for each in self.assignments],
-            gone=self.gone,
-            is_whole=self.is_whole,
-            is_over=self.is_over,
-            ask_again=self.ask_again,
-        )
-
-
 class PeerAssignBody(Document, frozen=True, kw_only=True):
     """PEER_ASSIGN: an edge relays a QUERY_ASSIGNMENT of a member; the reply is a QueryAssignmentReply.
 
@@ -285,7 +156,7 @@ class PeerAssignBody(Document, frozen=True, kw_only=True):
     client_id: str
     topic: str
     strategy_name: str = ""
-    members: list[PeerMember] | None = None
+    members: list[EdgeMember] | None = None
 
 
 class PeerGrantBody(Document, frozen=True, kw_only=True):
@@ -338,10 +209,10 @@ class PeerMembersBody(Document, frozen=True, kw_only=True):
 
     broker_name: str
     masters: list[str]
-    groups: dict[str, list[PeerMember]] = {}
+    groups: dict[str, list[EdgeMember]] = {}
     complete: bool = False
     listed: list[str] = []
-    assignments: list[PeerAssignmentsBody] = msgspec.field(name="given", default_factory=list)
+    assignments: list[AssignmentUpdate] = msgspec.field(name="given", default_factory=list)
 
 
 class PeerListBody(Document, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from libramq.formats.document import Document
 from libramq.groups.classic.saved_state import SavedClassicGroup
 from libramq.groups.modern.saved_state import SavedEntry
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.consumers import QueueFields
 
 
 class NumberedRun(Document, frozen=True, kw_only=True):
@@ -81,33 +82,20 @@ class PeerTopicBody(Document, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
 
 
-class QueueOffset(Document, frozen=True, kw_only=True):
+class QueueOffset(QueueFields, frozen=True, kw_only=True):
     """A committed offset; -1: none."""
 
-    topic: str
-    broker_name: str
-    queue_id: int
     offset: int = -1
-
-    @property
-    def queue(self) -> MessageQueue:
-        """Return the queue."""
-        return MessageQueue(self.topic, self.broker_name, self.queue_id)
-
-    @classmethod
-    def of(cls, queue: MessageQueue, offset: int = -1) -> "QueueOffset":
-        """Return the body of an offset."""
-        return cls(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
 
 
 def offsets_of(offsets: Mapping[MessageQueue, int]) -> list[QueueOffset]:
     """Return offsets in the form of bodies."""
-    return [QueueOffset.of(queue, offset) for queue, offset in offsets.items()]
+    return [QueueOffset(**queue._asdict(), offset=offset) for queue, offset in offsets.items()]
 
 
 def queues_of(queues: Iterable[MessageQueue]) -> list[QueueOffset]:
     """Return queues in the form of bodies."""
-    return [QueueOffset.of(queue) for queue in queues]
+    return [QueueOffset(**queue._asdict()) for queue in queues]
 
 
 class PeerOffsetsBody(Document, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from libramq.catalog.topic_attributes import changed_attributes
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
+from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message.names import is_valid_group
@@ -107,17 +108,16 @@ class PeerRequests:
         """Decide the queues of a member that queried an edge, if its group is coordinated here."""
         body: bodies.PeerAssignBody = _of_peer(self._cluster, request)
         if body.members is not None:
-            members = [member.value() for member in body.members]
-            self._cluster.receive_group(body.broker_name, body.group, members)
+            self._cluster.receive_group(body.broker_name, body.group, body.members)
         question = QueueQuestion(body.group, body.client_id, body.topic, body.strategy_name)
         return reply_with(self._assigner.decide(question))
 
     @serves(RequestCode.PEER_ASSIGNMENTS)
     def receive_assignments(self, request: Request) -> Outcome:
         """Receive the assignments of members that query for their queues, from their coordinator."""
-        body: bodies.PeerAssignmentsBody = _of_peer(self._cluster, request)
-        _check_version(body, request)
-        self._assigner.assignments_updated(body.value())
+        update: AssignmentUpdate = _of_peer(self._cluster, request)
+        _check_version(update, request)
+        self._assigner.assignments_updated(update)
         self._consumers.repeat_notifications()
         return SUCCESS
 
@@ -136,7 +136,7 @@ def _of_peer(cluster: Cluster, request: Request) -> Any:
     return request.body
 
 
-def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, request: Request) -> None:
+def _check_version(body: bodies.PeerListBody | AssignmentUpdate, request: Request) -> None:
     """Raise BrokerError for a version so far above plausible ones that nothing newer could follow it."""
     if body.version <= int(request.wall_ms) + VERSIONS_AHEAD_MAX:
         return

@@ -17,11 +17,10 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError
 from libramq.filter.subscription import BROADCASTING
-from libramq.formats.tables import MODE_POP
+from libramq.formats.tables import MODE_POP, MessageRequestMode
 from libramq.message.names import RETRY_PREFIX, is_light
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import (
-    MessageRequestModeBody,
     QueryAssignmentBody,
     QueryAssignmentReply,
 )
@@ -89,7 +88,7 @@ class QueryAssignment:
     @serves(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_mode(self, request: Request) -> Outcome:
         """Set how a group reads a topic; its members learn it with their next query."""
-        body: MessageRequestModeBody = request.body
+        body: MessageRequestMode = request.body
         if body.topic.startswith(RETRY_PREFIX):
             return Reply(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         self._topics.require(body.topic)
