@@ -1,5 +1,5 @@
-"""The broker's configuration: every option with Apache's name, its default and bounds, and what options
-together mean.
+"""The broker's configuration: every option with Apache's name, its default and bounds, and which options
+contradict each other or need another one.
 
 `broker_conf.py` reads it from a file, of which docs/configuration.md has a generated table.
 """
@@ -21,7 +21,7 @@ from libramq.message.record import RECORD_BYTES_MAX
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.frame import HEADER_BYTES_MAX
 from libramq.store.config import IN_MEMORY_BYTES
-from libramq.transport.address import check_announced, split_address
+from libramq.transport.address import check_announced, is_loopback, split_address
 from libramq.transport.admission import (
     CONNECTIONS_MAX,
     PER_ADDRESS_MAX,
@@ -703,6 +703,17 @@ class BrokerConfig:
     def serves_metrics(self) -> bool:
         """Return whether metrics are served for Prometheus."""
         return self.metrics_exporter_type in METRICS_SERVED
+
+
+def check_peers_are_known(config: BrokerConfig) -> None:
+    """Raise ConfigError if others could pretend to be brokers of our cluster."""
+    if config.namesrv_addr is None or config.credentials is not None or is_loopback(config.bind_address):
+        return
+    raise ConfigError(
+        f"refusing to listen on {config.bind_address} among other brokers without "
+        f'{CREDENTIALS_OPTION}={{"accessKey":"…","secretKey":"…"}}, the same at all brokers of the cluster: '
+        "anyone who reaches it could pretend to be one of them"
+    )
 
 
 def _check_access(config: BrokerConfig) -> None:

@@ -1,5 +1,5 @@
 """The broker's shell: its listening sockets, connections, timers and threads; the order of starting and
-stopping; what a failed start reports.
+stopping; what a failed start reports, and a stop whose store directory is gone.
 
 The VIP port (listen port - 2) answers the same requests. Upstream: BrokerController.java.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from libramq.broker.broker import Broker
 from libramq.broker.cluster.registration import FIRST_ROUND_MS_MAX
-from libramq.broker.config import CREDENTIALS_OPTION, VIP_DISTANCE, BrokerConfig
+from libramq.broker.config import VIP_DISTANCE, BrokerConfig, check_peers_are_known
 from libramq.broker.machine import Machine
 from libramq.clock import Clock
 from libramq.errors import ConfigError, StoreError
@@ -29,7 +29,7 @@ from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
 from libramq.transport.access import Access
-from libramq.transport.address import check_bind_address, is_loopback
+from libramq.transport.address import check_bind_address
 from libramq.transport.admission import Census, ConnectionLimits, for_slaves
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.server import Reader, Server
@@ -62,7 +62,7 @@ class BrokerServer:
     ) -> None:
         for address in (config.bind_address, config.metrics_host):
             check_bind_address(address, allow_public=config.allow_public, remedy="set allowPublic=true")
-        _check_peers_are_known(config)
+        check_peers_are_known(config)
         refuse_shared_directory(Path(config.store_path), "storePathRootDir")
         self._config = config
         self._clock = clock
@@ -271,14 +271,3 @@ def _fetch_name_servers(url: str) -> tuple[str, ...]:
     from libramq.transport.name_server_lookup import fetch
 
     return fetch(url)
-
-
-def _check_peers_are_known(config: BrokerConfig) -> None:
-    """Raise ConfigError if others could pretend to be brokers of our cluster."""
-    if config.namesrv_addr is None or config.credentials is not None or is_loopback(config.bind_address):
-        return
-    raise ConfigError(
-        f"refusing to listen on {config.bind_address} among other brokers without "
-        f'{CREDENTIALS_OPTION}={{"accessKey":"…","secretKey":"…"}}, the same at all brokers of the cluster: '
-        "anyone who reaches it could pretend to be one of them"
-    )

@@ -1,4 +1,6 @@
-"""Output of commands: JSON for programs, tables and bars for people, narrow tables on narrow screens."""
+"""Output of commands: JSON for programs (its camelCase), tables and bars for people, narrow tables on narrow
+screens.
+"""
 
 import json
 import re
@@ -23,6 +25,12 @@ _NUMBER: Final = re.compile(r"[0-9][0-9,.]*")
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print a value as JSON, readable; indent None: in one line."""
     print(printable_json(json.dumps(value, ensure_ascii=False, indent=indent)))
+
+
+def camel(name: str) -> str:
+    """Return the name of a field as programs get it in JSON."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

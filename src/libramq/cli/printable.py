@@ -1,4 +1,5 @@
-"""Printable text: what messages, clients and brokers send, made safe for a terminal.
+"""Printable text: what messages, clients and brokers send, made safe for a terminal; times in this machine's
+zone.
 
 A terminal executes control sequences: they can hide lines, rename its window, or type on the user's behalf.
 All text from others is printed through here.
@@ -28,9 +29,3 @@ def time_text(timestamp_ms: int) -> str:
     """Return a time in this machine's zone; a dash for none."""
     at = time.localtime(timestamp_ms / 1000)
     return time.strftime("%Y-%m-%d %H:%M:%S", at) if timestamp_ms > 0 else "–"
-
-
-def camel(name: str) -> str:
-    """Return the name of a field as programs get it in JSON."""
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)

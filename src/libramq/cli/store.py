@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from libramq.cli import options
-from libramq.cli.printable import camel
 
 if TYPE_CHECKING:
     from libramq.message.record import RecordHead
@@ -75,7 +74,7 @@ def copy(
         raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")
     report = copy_store(source, target, LocalFileSystem(), commit_log=commit_log)
     if json:
-        output.print_json({camel(name): value for name, value in asdict(report).items()})
+        output.print_json({output.camel(name): value for name, value in asdict(report).items()})
         return
     state = "closed by its broker" if report.is_closed else "not closed: its broker is running, or was killed"
     begin = "nothing" if report.is_closed else f"the log from {report.recovered_from:,} on"
@@ -178,6 +177,8 @@ def _of_damage(damage: "Damage") -> str:
 
 
 def _as_json(report: "StoreReport") -> dict[str, Any]:
+    from libramq.cli.output import camel
+
     value = asdict(report)
     value["damages"] = [
         {"offset": each.offset, "end": each.end, "reason": each.reason, "isOneRecord": each.is_proven}

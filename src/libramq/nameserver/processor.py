@@ -1,5 +1,5 @@
-"""The name server's processors: what each request about brokers and routes is answered, and whose
-registration is accepted.
+"""The name server's processors: what each request about brokers and routes is answered (acting slaves and
+order in routes, too), and whose registration is accepted.
 
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """

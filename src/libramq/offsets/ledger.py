@@ -1,5 +1,5 @@
 """The offset ledger: when commits are on the disk: a journal before they are acknowledged,
-consumerOffset.json every 5 s; how both are read at a start.
+consumerOffset.json every 5 s; how both are read at a start, and offsets beyond the ends of queues lowered.
 
     consumerOffset.journal.N   every change since the last fold, written before it is acknowledged
     consumerOffset.json        Apache's file, written every 5 s, with a copy as .bak;

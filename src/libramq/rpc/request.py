@@ -1,5 +1,5 @@
-"""The request: one command with its connection, time and principal; which method serves which code; what an
-error becomes as a reply.
+"""The request: one command with its connection, time and principal; which method serves which code; when a
+thread decodes its body; what an error becomes as a reply.
 """
 
 import errno

@@ -1,5 +1,5 @@
-"""The broker's files: opens the store, offsets, tables and schedules below its directory, in which order, and
-how often each is saved.
+"""The broker's files: opens the store, offsets, tables and schedules below its directory, in which order, how
+often each is saved, and which losses are reported (offsets, topics).
 """
 
 from contextlib import ExitStack

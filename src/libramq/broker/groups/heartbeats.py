@@ -1,5 +1,5 @@
-"""Heartbeats: what one registers (groups, subscriptions, filters), how many groups a client may have, and
-what leaving ends.
+"""Heartbeats: what one registers (groups and their retry topics, subscriptions, filters), how many groups a
+client may have, and what leaving ends.
 
     Heartbeat ─► producer groups ─► consumer groups: room? ─► group ─► retry topic ─► member ─► filters
 

@@ -1,5 +1,5 @@
-"""Drafts: a message, or a batch of them, as protocols hand it to `Sending`; how a batch's messages are cut
-into runs.
+"""Drafts: a message, or a batch of them, as protocols hand it to `Sending`; which messages no batch may have,
+and how a batch is cut into runs.
 
 A batch's messages are made some at a time, as often as they are needed. In queues of batches
 (`queue.type=BatchCQ`) it is one record, with its messages as they came.

@@ -1,5 +1,5 @@
-"""Taking: which messages a pop gets: from which queues first, how often from the retry topic (a fifth), how
-many at most.
+"""Taking: which messages a pop gets: from which queues first (by turns, by priority), how often from the
+retry topic (a fifth), how many at most.
 
     one queue, or all in turn from the next one on         the topic's
     and the retry topic: first for a fifth of the pops, for the others if there is room

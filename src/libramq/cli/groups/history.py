@@ -8,7 +8,8 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
-from libramq.cli.printable import camel, time_text
+from libramq.cli.output import camel
+from libramq.cli.printable import time_text
 from libramq.errors import counted
 from libramq.groups.rebalance_event import QueueMove
 from libramq.groups.rebalance_history import Rebalance, RebalanceState

@@ -1,5 +1,5 @@
-"""The accumulator: messages of `send_nowait` wait to travel in one request: how many bytes and messages a
-batch has, which may join one, and how many bodies are encoded by a few calls.
+"""The accumulator: messages of `send_nowait` wait to travel in one request: how many bytes and messages of a
+topic, or of a chosen queue, make a batch, and how their bodies are encoded together.
 
 Messages without a fixed queue are collected by topic, and each batch of them takes the next queue; messages
 for a given queue are collected by queue and stay in order.

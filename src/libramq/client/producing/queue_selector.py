@@ -1,4 +1,5 @@
-"""Queue selectors: a producer's own rule for a message's queue.
+"""Queue selectors: a producer's own rule for a message's queue; which chosen queues are refused (another
+topic's, one for a message with a priority).
 
 Upstream: SelectMessageQueueByHash.java, SelectMessageQueueByRandom.java.
 """

@@ -1,5 +1,5 @@
 """The sender: sends prepared messages, attempt by attempt, with one callback for the result; batches that a
-broker refuses in part.
+broker refuses in part; timed messages to brokers that have no timers.
 
 Callbacks and no tasks: one send of a fast producer costs a request and a closure.
 Upstream: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.sendMessage.

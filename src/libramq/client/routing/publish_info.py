@@ -1,4 +1,5 @@
-"""The publish info of a topic: which queues of a route can be sent to, and which read.
+"""The publish info of a topic: which queues of a route, or of its order configuration, can be sent to, and
+which read.
 
 Upstream: impl/producer/TopicPublishInfo.java, MQClientInstance.topicRouteData2TopicPublishInfo.
 """

@@ -1,5 +1,6 @@
-"""The log scan: the records of the commit log in order; where the log ends, when a record counts as torn
-(NULs), and which unreadable ranges are damage, behind which the scan continues.
+"""The log scan: the records of the commit log in order; where the log ends, which of its files is the newest
+written, when a record counts as torn (NULs), and which unreadable ranges are damage, behind which the scan
+continues.
 
 The log ends at the first thing that is not a complete, valid record; but not before `protected`, since that
 part was on the disk. Unreadable data there is a `Damage`, and the scan continues behind it:

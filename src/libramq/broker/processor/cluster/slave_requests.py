@@ -1,5 +1,6 @@
 """Requests at a slave: which it refuses and by which code, what it serves while it acts for its master, and
-what it forwards; its tables for other brokers; what a master and its slaves know of each other.
+what it forwards; its tables for other brokers; which HA addresses and states a master and its slaves
+exchange.
 
     sends, messages sent back                SYSTEM_BUSY, as clients then turn to another broker
     changes of topics, groups and offsets    SYSTEM_ERROR, for the operator
