@@ -1,5 +1,5 @@
-"""The broker's shell: its listening sockets, connections, timers and threads; the order of starting and
-stopping; what a failed start reports, and a stop whose store directory is gone.
+"""The broker's shell: its listening sockets (the VIP port, too), connections, timers and threads; the order
+of starting and stopping; what a failed start reports, and a stop whose store directory is gone.
 
 The VIP port (listen port - 2) answers the same requests. Upstream: BrokerController.java.
 """

@@ -1,5 +1,5 @@
-"""The identity of a client: its client id, from address, process and time; and which name servers it uses by
-default.
+"""The identity of a client: its client id, from address, process and time, made again in a forked process;
+and which name servers it uses by default.
 
 Upstream: ClientConfig.buildMQClientId, UtilAll.getPid, MQClientManager.java.
 """

@@ -1,5 +1,6 @@
 """The network thread: an event loop of its own for consumers of the process, which share one; when it starts
-and ends, and how other threads and signal handlers wait for it; which threads it refuses (gevent's).
+and ends, how other threads and signal handlers wait for it, which threads it refuses (gevent's), and what a
+fork leaves of it.
 
 No call waits for its own thread, nor for a thread that does not exist here: deadlocks are refused.
 All consumers of a process have shares of one thread (a thousand take one), which starts with the first share

@@ -1,5 +1,5 @@
 """The queue reader: exact ranges of queues for synchronous code that keeps its own positions (Spark): how
-many pulls are in flight, how large they are, which answers are not believed (a slave that knows no such
+many pulls are in flight, how large they are, which filters and answers are not believed (a slave without the
 topic), and what lost messages lead to.
 
 It joins no consumer group and commits nothing. Ranges are pulled with several requests in flight, because

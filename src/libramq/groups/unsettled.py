@@ -1,5 +1,5 @@
 """The unsettled rebalance: what a broker has observed since one began: moves, pauses, redelivered messages,
-the peak of catching up, the fewest moves.
+the peak of catching up, and how few moves would have led to the same loads.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
-"""The account of an acting slave: which popped messages other masters have by now, or consumers are done
-with.
+"""The account of an acting slave: which popped messages, and which half messages, other masters have by now
+or consumers are done with, and its master has not asked about.
 
     journal   0 … place … … until           in the order in which they become visible:  ✓ ✓ ○ ✓ │ … …
                                                                                             mark

@@ -1,5 +1,5 @@
-"""A Spark session for Python sources, on this machine or a cluster: which settings are made, and what the
-environment overrides.
+"""A Spark session for Python sources, on this machine or a cluster: which settings are made, what the
+environment overrides, and when workers are sent this package.
 
 Settings that PySpark leaves to chance are made here before the Java machine starts: the workers' Python, the
 Java, and that workers import the compiled PySpark of this environment and not the one in a zip file (half a

@@ -1,5 +1,6 @@
-"""The message store: appends to the log and the queues by one write, and what readers see of it; when appends
-are refused (full disk, failed fsync, lost directory), for a while or for good.
+"""The message store: appends to the log and the queues by one write; up to where readers may read
+(`visible_offset`); when appends are refused (full disk, failed fsync, lost directory), for a while or for
+good.
 
     append_batch → records in the log, units in the queues      (one write)
     plan_log_flush, plan_queue_flush → run_flush in a thread → complete_flush    (durable)

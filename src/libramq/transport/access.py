@@ -1,5 +1,5 @@
-"""Access: a client's credentials, TLS and timeouts, and the properties that set them (accessKey, tls.enable,
-...).
+"""Access: a client's credentials, TLS and timeouts, the properties that set them (accessKey, tls.enable,
+...), and the hint at what is missing when a server ends a connection without an answer.
 
 The asyncio and the blocking shell share it. Requests are signed as they are written, each attempt again.
 Spark's options, pipelines and the file of `$LIBRA_ACCESS` have it as properties:

@@ -1,5 +1,6 @@
 """Reading: a pull is checked, read, and answered at once, or held until messages arrive or its time is up;
-how long it is held, and whether it may commit.
+how long it is held, whether it may commit, and what a slave withholds (a former topic's messages, a move to
+another offset).
 
     Pull ─► checks ─► read ─┬─► answered                    found, or it does not wait
                             ├─► held ─► arrived | expired   no message yet

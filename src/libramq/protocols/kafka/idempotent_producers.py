@@ -1,5 +1,5 @@
-"""The sequences of idempotent producers: whether a batch is new, a retry or out of order, and how long a
-producer is remembered.
+"""The sequences of idempotent producers: whether a batch is new, a retry or out of order, the mark by which
+stored messages show it, and how long a producer is remembered.
 
 A producer numbers its records to a partition, from 0 on in each of its epochs. Of each producer and partition
 the last five batches are known:

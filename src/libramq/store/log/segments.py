@@ -1,5 +1,5 @@
-"""The segments: a run of bytes in files of equal size: how they are named, created, removed and read, without
-waiting for the disk.
+"""The segments: a run of bytes in files of equal size: how they are named, created, removed (the newest
+first) and read, without waiting for the disk.
 
     00000000000000000000   00000000000000001000   00000000000000002000        (file size 1000)
 
