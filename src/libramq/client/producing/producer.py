@@ -1,5 +1,5 @@
-"""The producer, as programs use it: `send`, `send_nowait`, `transaction`, `request`; which parts do the work
-is in its methods.
+"""The producer, as programs use it: `send`, `send_nowait`, `transaction`, `request`; what each refuses at
+once, and how long `stop` waits.
 
     async with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send(Message("Orders", b"...", keys="17"))

@@ -1,5 +1,5 @@
 """The planner: which ranges of queues a query or micro-batch reads, how often brokers are asked for ends, and
-what follows when brokers are away or queues gone.
+what follows when brokers are away, queues gone or topics made again.
 
 The rules are in `positions` and `source_options`; this is the state between Spark's calls, and the queries.
 Spark polls every 10 ms when there is nothing to read.
