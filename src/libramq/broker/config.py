@@ -748,6 +748,8 @@ def _check_role(config: BrokerConfig) -> None:
             f"brokerId {config.broker_id} with brokerRole={config.broker_role}: a master has 0, and a slave "
             "(brokerRole=SLAVE) 1 or more"
         )
+    if config.is_slave and config.kafka_listen_port:
+        raise ConfigError("kafkaListenPort: a slave takes no messages; set it at its master only")
     if config.is_slave and not config.namesrv_addr:
         raise ConfigError("brokerRole=SLAVE: a slave finds its master through name servers: set namesrvAddr")
     if config.ha_master_address is not None:

@@ -1,5 +1,5 @@
-"""The request modes: whether a group pulls or pops a topic, where a broker assigns its queues
-(config/messageRequestMode.json).
+"""The request modes: whether a group pulls or pops a topic, as an operator has set it
+(config/messageRequestMode.json) or its members do.
 
     topic → group → mode                config/messageRequestMode.json
 

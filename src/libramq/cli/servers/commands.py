@@ -307,8 +307,6 @@ def kafka_servers(broker: BrokerServer, config: BrokerConfig) -> list[Service]:
     """Return a broker's server for Kafka's clients, if there is one; ConfigError where it cannot be had."""
     if not config.kafka_listen_port:
         return []
-    if config.is_slave:
-        raise ConfigError("kafkaListenPort: a slave takes no messages; set it at its master only")
     with needs_extra("kafkaListenPort", "kafka"):
         from libramq.protocols.kafka.server import KafkaServer
     return [KafkaServer(broker, config, LocalFileSystem())]

@@ -1,5 +1,5 @@
 """The routes of a client: fetched on first use and refreshed at intervals; which broker's address serves a
-queue, and when a missing master is looked for.
+queue, when a missing master is looked for; a route that cannot be used fails the sends that wait for it.
 
 Upstream: impl/factory/MQClientInstance.java (topicRouteTable, brokerAddrTable,
 updateTopicRouteInfoFromNameServer).

@@ -1,5 +1,5 @@
 """A classic group, Kafka's older protocol: when a rebalance begins and ends, who leads, when a member is
-fenced or removed.
+fenced or removed, who may commit.
 
     joins are parked ─► all are there, or the time is up ─► the generation begins; the leader gets all members
     syncs are parked ─► the leader's brings the assignment ─► everybody gets a share
