@@ -157,10 +157,7 @@ async def test_a_lock_taken_by_another_member_loses_the_queue(namesrv, broker, w
         broker.locks["g", "T", 2] = "another"
         network = consumer._run._network
 
-        def renew():
-            network._perform(network.core.locks.renew(0))
-
-        consumer._run._thread.call_soon(renew)
+        consumer._run._thread.call_soon(lambda: network._event(network.core.locks.renew))
         await watch.until(lambda: ("lost", (2,)) in heard)
         assert await owned(consumer) == {0, 1, 3}
         del broker.locks["g", "T", 2]

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from libramq.client import ConsumeFrom, PushConsumer
+from libramq.client.consuming.pulling.pulling import Pulling
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, InvalidName, LocalProtocolError, NameServerUnavailable
 from libramq.message.queue import MessageQueue
@@ -72,6 +73,32 @@ async def test_every_message_is_handled_once(namesrv, broker, watch):
         assert owned == [MessageQueue("T", "a", number) for number in range(4)]
     assert Counter(inbox.bodies) == Counter([b"%d" % n for n in range(40)] + [b"late"])
     assert broker.offsets["g", "T", 2] == 11
+
+
+async def test_an_answer_that_cannot_be_processed_to_its_end_is_neither_lost_nor_taken_twice(
+    namesrv, broker, watch, monkeypatch, caplog
+):
+    """A pull's messages went to a handler before something of ours failed; then the queue is read on."""
+    pull, failures = Pulling.pull, []
+
+    def fail_once(self, owned, now_ms):
+        if owned.held and not failures:
+            failures.append(owned.queue)
+            raise ZeroDivisionError
+        pull(self, owned, now_ms)
+
+    monkeypatch.setattr(Pulling, "pull", fail_once)
+    inbox = Inbox(watch)
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", inbox)
+    broker.put("T", 0, b"x")
+    async with reader:
+        await watch.until(lambda: inbox.bodies)
+        broker.put("T", 0, b"y")
+        await watch.until(lambda: len(inbox.bodies) == 2)
+        await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 2)
+    assert inbox.bodies == [b"x", b"y"]
+    assert caplog.text.count("a response of") == 1
 
 
 async def test_offsets_are_committed_periodically(namesrv, broker, watch):

@@ -87,11 +87,13 @@ class Deadline:
             overdue_ms = self._rest_if_due(now_ms)
         if overdue_ms is not None:
             often = "" if overdue_ms else f" for the {TURNS_MAX}th time in a row"
-            raise StaysDue(f"{self._called} is due, since {overdue_ms} ms{often}, after its turn: our error")
+            raise StaysDue(f"{self.called} is due, since {overdue_ms} ms{often}, after its turn: our error")
 
     @property
-    def _called(self) -> str:
-        return self._name or getattr(self._action, "__qualname__", repr(self._action))
+    def called(self) -> str:
+        """Return its name, or its action's, for the log."""
+        action = getattr(self._action, "func", self._action)  # Of a partial.
+        return self._name or getattr(action, "__qualname__", repr(action))
 
     def _rest_if_due(self, now_ms: MonotonicMs) -> int | None:
         """Let it rest if it is due again in the past (return since how long), or too often; else None."""
@@ -122,6 +124,8 @@ class Deadlines:
         self.floor_ms: MonotonicMs | None = None
         #: When `run` was called last: what was due before may be so still, as there was too much of it.
         self.ran_ms: MonotonicMs | None = None
+        #: Called with a deadline whose action failed.
+        self.failed: Callable[[Deadline, Exception], None] = _log_failure
 
     def __len__(self) -> int:
         return self._count
@@ -139,7 +143,7 @@ class Deadlines:
     def run(self, now_ms: MonotonicMs, is_over: Callable[[], bool] | None = None) -> None:
         """Run the actions that are due until the turn's time is over, one at least; the others stay due.
 
-        A failing one is logged and does not stop the others.
+        A failing one is reported and does not stop the others.
         """
         # Actions set for now wait for the next run: one that is always due does not block the rest.
         last, self.floor_ms, self.ran_ms = self._sequence, None, now_ms
@@ -148,8 +152,8 @@ class Deadlines:
             deadline.at(None)
             try:
                 deadline._act(now_ms)
-            except Exception:
-                log.exception("a timer's callback failed")
+            except Exception as error:
+                self.failed(deadline, error)
             if is_over is not None and is_over():
                 break
 
@@ -167,3 +171,7 @@ class Deadlines:
                 latest[entry[2]] = entry
         self._heap[:] = latest.values()
         heapq.heapify(self._heap)
+
+
+def _log_failure(_: Deadline, error: Exception) -> None:
+    log.error("a timer's callback failed", exc_info=error)

@@ -152,12 +152,12 @@ Effect = Send | Offer | Close | Ask | Run | Proceed | Defer | Listen | Dial
 
 
 class Effects:
-    """The door: effects in the order in which they were decided."""
+    """The door: effects in the order in which they were decided, also those that only one engine has."""
 
     __slots__ = ("add", "pending")
 
     def __init__(self) -> None:
-        self.pending: list[Effect] = []
+        self.pending: list[msgspec.Struct] = []
         self.add = self.pending.append
 
     def send(self, connection: Connection, data: bytes) -> None:

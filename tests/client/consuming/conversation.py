@@ -61,16 +61,29 @@ class Conversation:
         """Return what the last event passed to handlers."""
         return [each for effect in self.of(fx.Deliver) for each in effect.deliveries]
 
-    def _(self, effects):
+    def _(self, _=None):
         """Settle an event, as the network does after each, and note its effects."""
-        return self.note(self.core.settled(list(effects), self.now_ms))
+        self.core.settle(self.now_ms)
+        return self.note(self.decided())
+
+    def decided(self):
+        """Take the effects that the core has decided since the last call."""
+        pending = self.core.kernel.effects.pending
+        effects = pending.copy()
+        pending.clear()
+        return effects
 
     def note(self, effects):
         self.effects = rq.received(effects)
         for beat in self.of(rq.SendHeartbeat):  # An answer that says nothing new.
             if beat.address in self.core.known_brokers.alive:
-                assert beat.ask.done(HeartbeatReply(0, coordinates=True), self.now_ms) == []
+                beat.ask.done(HeartbeatReply(0, coordinates=True), self.now_ms)
+                assert self.decided() == []
         return self.effects
+
+    @property
+    def next_due_ms(self):
+        return self.core.kernel.deadlines.next_due_ms
 
     def start(self):
         return self._(self.core.start(Now(wall_ms=WALL_MS, monotonic_ms=self.now_ms)))
@@ -115,9 +128,11 @@ class Conversation:
         """Let time pass up to a moment; refreshes of routes are left out unless the test wants them."""
         assert now_ms >= self.now_ms
         effects = []
-        while (due_ms := self.core.next_due_ms) is not None and due_ms <= now_ms:
+        while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms:
             self.now_ms = max(self.now_ms, due_ms)
-            effects += self.core.settled(self.core.tick(self.now_ms), self.now_ms)
+            self.core.kernel.deadlines.run(self.now_ms)
+            self.core.settle(self.now_ms)
+            effects += self.decided()
         self.now_ms = now_ms
         return self.note(e for e in effects if with_routes or not isinstance(e, fx.FetchRoutes))
 

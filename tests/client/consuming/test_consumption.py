@@ -34,9 +34,9 @@ def test_where_the_send_back_is_refused_a_copy_goes_to_the_retry_topic():
     (delivery,) = talk.deliveries()
     talk.handled((delivery, HandlerOutcome.LATER))
     message = delivery.messages[0]
-    (copy,) = rq.received(talk.of(rq.SendBack)[0].ask.done(SILENT, 0))
+    (copy,) = talk._(talk.of(rq.SendBack)[0].ask.done(SILENT, 0))
     assert (copy.queue, copy.address) == (q(0, topic=RETRY), "a:1")
-    assert copy.ask.done(SILENT, 0) == []
+    assert talk._(copy.ask.done(SILENT, 0)) == []
     assert message.reconsume_times == 1
     assert not any(isinstance(effect, fx.Deliver) for effect in talk.at(4999))
     talk.at(5000)

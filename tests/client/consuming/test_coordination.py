@@ -85,7 +85,7 @@ def test_an_opening_ahead_of_its_grant_is_repeated_soon():
         talk.opened(request, refusal(NOT_YET_GRANTED))
         before = talk.now_ms
         while not talk.of(rq.OpenQueue):
-            talk.at(talk.core.next_due_ms)
+            talk.at(talk.next_due_ms)
         times.append(talk.now_ms - before)
     assert times == [10, 20, 40, 80, 160, 200, 200]
 
@@ -172,8 +172,8 @@ def stays_refused(talk, code):
             talk.opened(request, refusal(code))
         effects = talk.of(rq.ReleaseQueues)
         until_ms = talk.now_ms + 100
-        while not effects and (talk.core.next_due_ms or until_ms) <= until_ms:
-            talk.at(talk.core.next_due_ms)
+        while not effects and (talk.next_due_ms or until_ms) <= until_ms:
+            talk.at(talk.next_due_ms)
             for request in talk.of(rq.OpenQueue):
                 talk.opened(request, refusal(code))
             effects = talk.of(rq.ReleaseQueues)
@@ -225,7 +225,7 @@ def test_a_queue_read_under_its_last_claim_survives_a_refused_next_one():
         effects = talk.of(rq.ReleaseQueues)
         if effects:
             break
-        talk.at(talk.core.next_due_ms)
+        talk.at(talk.next_due_ms)
     assert effects == [released(q(0), epoch=2, is_committed=False)]
     assert talk.now_ms <= 2_300
     assert talk.of(fx.Lost) == []
@@ -241,7 +241,7 @@ def test_a_queue_read_without_a_claim_is_released_when_its_first_one_stays_refus
     talk.members("me")
     assert q(0) in talk.core.owned()
     reported = []
-    talk.core.own.failed = lambda what, error: reported.append(error)
+    talk.core.kernel.failed = lambda what, error: reported.append(error)
     assert stays_refused(talk, NOT_YET_GRANTED) == [released(q(0), is_committed=False)]
     assert q(0) not in talk.core.owned()
     assert reported == []
@@ -255,7 +255,7 @@ def test_a_queue_whose_broker_is_away_is_not_refused():
         for request in talk.of(rq.OpenQueue):
             talk.opened(request, ConnectFailed("away"))
         assert talk.of(rq.ReleaseQueues) == []
-        talk.at(talk.core.next_due_ms)
+        talk.at(talk.next_due_ms)
     assert talk.core.owned() == [q(0)]
 
 
@@ -674,8 +674,9 @@ def test_a_member_that_allocates_for_itself_goes_on_committing(rested_ms):
 def ticks(talk, until_ms):
     """Let time pass; return how often the member was due."""
     count = 0
-    while (due_ms := talk.core.next_due_ms) is not None and due_ms <= until_ms:
-        talk.core.settled(talk.core.tick(due_ms), due_ms)
+    while (due_ms := talk.next_due_ms) is not None and due_ms <= until_ms:
+        talk.core.kernel.deadlines.run(due_ms)
+        talk.core.settle(due_ms)
         count += 1
     talk.now_ms = until_ms
     return count

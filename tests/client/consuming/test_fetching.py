@@ -132,7 +132,7 @@ def test_a_program_that_fetches_has_no_retry_topic_and_no_handler_deadline():
     assert talk.of(rq.SendBack) + talk.of(fx.Abandon) == []
     talk.start()
     assert talk.of(rq.FetchRoutes)[0].topics == ("T",)
-    (heartbeat,) = rq.received(talk.core.known_brokers.heartbeats(["a:1"]))
+    (heartbeat,) = talk._(talk.core.known_brokers.heartbeats(["a:1"]))
     (group,) = heartbeat.data.consumer_data_set
     assert group.consume_type == "CONSUME_ACTIVELY"
     assert [each.topic for each in group.subscription_data_set] == ["T"]
@@ -305,7 +305,7 @@ def test_seeking_drops_what_was_pulled_and_pulls_elsewhere():
     (pull,) = talk.of(rq.Pull)
     assert pull.offset == 50
     assert talk.core.fetching.position(q(0)) == 50
-    assert before.ask.done(nothing(4)[0], 0) == []
+    assert talk._(before.ask.done(nothing(4)[0], 0)) == []
     assert program.take() == {}
     talk.pulled(q(0), found(50, 51))
     assert program.one() == 50

@@ -100,7 +100,7 @@ def test_a_silent_coordinator_is_asked_again_once_the_others_do_not_know():
     asked = []
     for _ in range(4):
         while talk.question is before:
-            talk.at(talk.core.next_due_ms)
+            talk.at(talk.next_due_ms)
         asked.append(talk.question.address)
         before = talk.question
         talk.found_group(refusal(2, "this is a slave"))
@@ -116,7 +116,7 @@ def test_brokers_are_queried_for_the_coordinator_in_turn():
         talk.found_group(ConnectFailed("nobody"))
         before, question = talk.now_ms, talk.question
         while talk.question is question:
-            talk.at(talk.core.next_due_ms)
+            talk.at(talk.next_due_ms)
         times.append(talk.now_ms - before)
         asked.append(talk.question.address)
     assert times == [50, 100, 200, 400, 800, 1000, 1000, 1000]

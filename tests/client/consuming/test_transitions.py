@@ -55,8 +55,8 @@ def test_an_impossible_event_is_reported_and_ignored():
     talk = Conversation().pulling()
     own, owned = talk.core.own, talk.core.table.get(q(0))
     reported = []
-    own.failed = lambda what, error: reported.append(error)
-    assert own.handle(owned, ev.HandlerEnded(), 0) == []
+    talk.core.kernel.failed = lambda what, error: reported.append(error)
+    assert talk._(own.handle(owned, ev.HandlerEnded(), 0)) == []
     (error,) = reported
     assert isinstance(error, LocalProtocolError)
     assert "HandlerEnded cannot happen to a queue that is READING" in str(error)

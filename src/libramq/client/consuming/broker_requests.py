@@ -9,11 +9,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from libramq import __version__
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
@@ -111,7 +111,7 @@ class DirectDelivery(Delivery):
 
 
 class BrokerRequests:
-    """Handles requests of brokers. perform: performs effects; deliver: runs handlers."""
+    """Handles requests of brokers. event: passes events to the core; deliver: runs handlers."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class BrokerRequests:
         clock: Clock,
         *,
         name_servers: Sequence[str],
-        perform: Callable[[Effects], None],
+        event: Callable[[Callable[[MonotonicMs], None]], None],
         deliver: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._settings = settings
@@ -129,7 +129,7 @@ class BrokerRequests:
         self._core = core
         self._clock = clock
         self._name_servers = name_servers
-        self._perform = perform
+        self._event = event
         self._deliver = deliver
         self._started_ms = clock.wall_ms()
         self._direct_count = 0
@@ -149,7 +149,7 @@ class BrokerRequests:
 
     def _members_changed(self, request: Command, answer: Answer) -> None:
         if request.ext.get("consumerGroup") == self._settings.group:
-            self._perform(self._core.members_changed(self._clock.monotonic_ms()))
+            self._event(self._core.members_changed)
 
     def _offsets_set(self, request: Command, answer: Answer) -> None:
         if request.ext.get("group") == self._settings.group:
@@ -158,8 +158,7 @@ class BrokerRequests:
             except LibraError as error:
                 log.warning("offsets that an operator set cannot be read", reason=str(error))
                 return
-            topic, now_ms = request.ext.get("topic", ""), self._clock.monotonic_ms()
-            self._perform(self._core.offsets_set(topic, offsets, now_ms))
+            self._event(partial(self._core.offsets_set, request.ext.get("topic", ""), offsets))
 
     def _status(self, request: Command, answer: Answer) -> None:
         """Answer with the offsets that it holds in a topic."""

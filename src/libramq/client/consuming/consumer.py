@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_run import ConsumerRun, Stage
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Value
 from libramq.client.consuming.fetching.fetching import Fetching
@@ -535,7 +534,7 @@ class Consumer(GroupConsumer):
     async def _seek(self, offsets: Mapping[MessageQueue, int]) -> None:
         await self._fetch(lambda fetching, now_ms: fetching.seek(offsets, now_ms))
 
-    async def _fetch(self, request: Callable[[Fetching, MonotonicMs], Effects]) -> None:
+    async def _fetch(self, request: Callable[[Fetching, MonotonicMs], None]) -> None:
         await self._call(lambda network: network.fetch(request))
 
     async def _ask(self, queue: MessageQueue, call: Call[T]) -> T:

@@ -17,7 +17,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.broker_requests import BrokerRequests, Core, DirectDelivery
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Effects, Performers
+from libramq.client.consuming.effects import Performers
 from libramq.client.consuming.fetching.fetching import Fetching
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
@@ -133,7 +133,7 @@ class ConsumerNetwork:
             self.core,
             clock,
             name_servers=seams["name_server_addresses"],
-            perform=self._perform,
+            event=self._event,
             deliver=run.deliver,
         )
         self._performers = self._new_performers(run)
@@ -199,7 +199,8 @@ class ConsumerNetwork:
         self._start(started)
 
     def _start(self, started: Callable[[LibraError | None], None]) -> None:
-        (fetch,) = self.core.start(read_clock(self._clock))
+        self.core.start(read_clock(self._clock))
+        fetch = self.core.kernel.effects.pending.pop()
         assert isinstance(fetch, fx.FetchRoutes), "a consumer starts with its routes"
 
         def found(
@@ -217,7 +218,7 @@ class ConsumerNetwork:
                 return
             self._is_running = True
             self.core.began(outcome, self._beginning)
-            self._perform(fetch.done(routes, self._clock.monotonic_ms()))
+            self._event(partial(fetch.done, routes))
             started(None)
 
         self._name_servers.routes(fetch.topics, found)
@@ -250,7 +251,7 @@ class ConsumerNetwork:
             return
         self._stopped = stopped
         self._stop_timer = self._timers.after(timeout_ms + STOP_ROUNDS * LEAVE_TIMEOUT_MS, self._stop_is_late)
-        self._perform(self.core.stop(self._clock.monotonic_ms(), timeout_ms=timeout_ms))
+        self._event(partial(self.core.stop, timeout_ms=timeout_ms))
 
     def _stop_is_late(self) -> None:
         log.warning("the consumer could not unregister in time", group=self._settings.group)
@@ -278,16 +279,16 @@ class ConsumerNetwork:
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Start no more handlers for queues (None: for any)."""
-        self._perform(self.core.pause(queues, self._clock.monotonic_ms()))
+        self._event(partial(self.core.pause, queues))
 
     def resume(self, queues: Sequence[MessageQueue] | None) -> None:
         """Continue queues (None: all)."""
-        self._perform(self.core.resume(queues, self._clock.monotonic_ms()))
+        self._event(partial(self.core.resume, queues))
 
     def hook_done(self, change: fx.QueueChange) -> None:
         """Note that the listener has finished with queues."""
         if self._is_running:
-            self._perform(self.core.hook_done(change, self._clock.monotonic_ms()))
+            self._event(partial(self.core.hook_done, change))
 
     @property
     def fetching(self) -> Fetching:
@@ -295,9 +296,9 @@ class ConsumerNetwork:
         assert isinstance(self.core, PushConsumerCore), "a program that fetches pops nothing"
         return self.core.fetching
 
-    def fetch(self, request: Callable[[Fetching, MonotonicMs], Effects]) -> None:
+    def fetch(self, request: Callable[[Fetching, MonotonicMs], None]) -> None:
         """Seek, commit or assign; raises LocalProtocolError for a queue that is not ours."""
-        self._perform(request(self.fetching, self._clock.monotonic_ms()))
+        self._event(partial(request, self.fetching))
 
     def look_up(self, topics: Sequence[str], known: Callable[[LibraError | None], None]) -> None:
         """Fetch the routes of topics; RouteNotFound if one has none."""
@@ -306,7 +307,7 @@ class ConsumerNetwork:
             routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
         ) -> None:
             if unavailable is None and self._is_running:
-                self._perform(self.core.known_brokers.routes_fetched(routes, self._clock.monotonic_ms()))
+                self._event(partial(self.core.known_brokers.routes_fetched, routes))
             missing = [topic for topic in topics if self.core.routes.published.get(topic) is None]
             if missing and unavailable is None:
                 self._name_servers.route(missing[0], named)
@@ -345,12 +346,7 @@ class ConsumerNetwork:
         if address is None:
             answered(RouteNotFound(f"no master of broker {queue.broker_name} is known; its queue is {queue}"))
             return
-
-        def passed_on(outcome: T | LibraError, _: MonotonicMs) -> fx.Effects:
-            answered(outcome)
-            return []
-
-        self.ask(fx.Ask(address, call, passed_on))
+        self.ask(fx.Ask(address, call, lambda outcome, _: answered(outcome)))
 
     # Events.
 
@@ -364,7 +360,7 @@ class ConsumerNetwork:
                 delivery.ended(delivery.result(ending), ending)
             else:
                 of_queues.append((delivery, ending))
-        self._perform(self.core.handled(of_queues, self._clock.monotonic_ms()))
+        self._event(partial(self.core.handled, of_queues))
 
     def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
         """Handle a broker's request; one that cannot be answered yet gets no answer."""
@@ -373,34 +369,38 @@ class ConsumerNetwork:
 
     def _lost(self, address: str) -> None:
         if self._is_running:
-            self._perform(self.core.connection_lost(address, self._clock.monotonic_ms()))
+            self._event(partial(self.core.connection_lost, address))
 
     def _tick(self) -> None:
         self._timer = None
         if not self._is_running:
             return
-        effects: Effects = []
+        self._event(self.core.kernel.deadlines.run)
+
+    def _event(self, event: Callable[[MonotonicMs], None]) -> None:
+        """Pass an event to the core, and do what that decides, even if it fails midway."""
         try:
-            effects = self.core.tick(self._clock.monotonic_ms())
-        except Exception as error:  # The timer is set again, for what else becomes due.
-            self._failed("what was due could not be done", error)
-        self._perform(effects)
+            event(self._clock.monotonic_ms())
+        finally:
+            self._follow()
 
     # Effects.
 
-    def _perform(self, effects: Effects) -> None:
+    def _follow(self) -> None:
         """Settle an event, perform its effects, and set the timer to the core's next due time."""
-        found = list(effects)
         try:
-            found = self.core.settled(found, self._clock.monotonic_ms())
+            self.core.settle(self._clock.monotonic_ms())
         except Exception as error:  # What was decided before it is done all the same.
             self._failed("what follows from an event could not be done", error)
-        for effect in found:
+        pending = self.core.kernel.effects.pending
+        effects = pending.copy()
+        pending.clear()
+        for effect in effects:
             try:
                 self._performers[type(effect)](effect)
             except Exception as error:  # A failed effect must not prevent the others.
                 self._failed(f"the effect {type(effect).__name__} failed", error)
-        due_ms = self.core.next_due_ms
+        due_ms = self.core.kernel.deadlines.next_due_ms
         if due_ms is None or not self._is_running:
             return
         if self._timer is not None:
@@ -412,7 +412,7 @@ class ConsumerNetwork:
 
     def _read_offset(self, effect: fx.ReadOffset) -> None:
         stored = self._stored_offsets.read(effect.queue)
-        self._perform(effect.done(stored, self._clock.monotonic_ms()))
+        self._event(partial(effect.done, stored))
 
     @property
     def _stored_offsets(self) -> LocalOffsetStore:
@@ -439,14 +439,13 @@ class ConsumerNetwork:
             self.core.known_brokers.silent.add(ask.address)
         for _ in range(2):
             try:
-                effects = ask.done(outcome, self._clock.monotonic_ms())
+                ask.done(outcome, self._clock.monotonic_ms())
+                break
             except Exception as error:  # A fault in one response must not close the connection for all.
                 self._failed(f"a response of {ask.address} could not be processed", error)
-                # The core asks again, as after every failed request.
+                # The core asks again, as after every failed request; what it has decided so far is done.
                 outcome = RemoteError(f"the response of broker {ask.address} could not be processed")
-            else:
-                self._perform(effects)
-                return
+        self._follow()
 
     def _fetch_routes(self, effect: fx.FetchRoutes) -> None:
         def found(
@@ -455,7 +454,7 @@ class ConsumerNetwork:
             if unavailable is not None:
                 log_failed_request(log, "routes not refreshed", unavailable)
             if self._is_running:
-                self._perform(effect.done(routes, self._clock.monotonic_ms()))
+                self._event(partial(effect.done, routes))
 
         self._name_servers.routes(effect.topics, found)
 

@@ -1,7 +1,7 @@
 """The effects of a consumer's core: what its shell has to do, in order.
 
-A question goes out as an `Ask`, and its answer to the part that asked: `done` is a method of that part, bound
-to what the part must remember of the question, and returns the effects that follow.
+The parts of the core write them to the kernel's `effects`. A question goes out as an `Ask`, and its answer to
+the part that asked: `done` is a method of that part, bound to what the part must remember of the question.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +24,14 @@ NAME_SERVER: Final = ""
 
 
 class Ask(msgspec.Struct, Generic[T], frozen=True):
-    """Make a request to a broker; what follows from its result, or from the error instead, is done's effects.
+    """Make a request to a broker; done gets its result, or the error instead.
 
     takes_late: done gets a result that comes after the timeout, too.
     """
 
     address: str
     call: Call[T]
-    done: Callable[[T | LibraError, MonotonicMs], "Effects"]
+    done: Callable[[T | LibraError, MonotonicMs], None]
     timeout_ms: int = REQUEST_TIMEOUT_MS
     takes_late: bool = False
 
@@ -40,14 +40,14 @@ class FetchRoutes(msgspec.Struct, frozen=True):
     """Fetch the routes of topics from a name server; done gets them (None for a topic without one)."""
 
     topics: tuple[str, ...]
-    done: Callable[[Mapping[str, TopicRouteData | None], MonotonicMs], "Effects"]
+    done: Callable[[Mapping[str, TopicRouteData | None], MonotonicMs], None]
 
 
 class ReadOffset(msgspec.Struct, frozen=True):
     """Read an offset from the local offset store; done gets it, or None."""
 
     queue: MessageQueue
-    done: Callable[[int | None, MonotonicMs], "Effects"]
+    done: Callable[[int | None, MonotonicMs], None]
 
 
 class Deliver(msgspec.Struct, frozen=True):
@@ -129,6 +129,5 @@ Effect = (
     | Recovered
     | Stopped
 )
-Effects = list[Effect]
 #: The functions that perform effects, by the type of the effect that each takes.
 Performers = dict[type[Any], Callable[[Any], None]]

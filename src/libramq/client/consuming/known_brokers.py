@@ -11,11 +11,10 @@ from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_kernel import ConsumerKernel
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.life import Troubles
 from libramq.client.consuming.subscription import Subscriptions, heartbeat_data
-from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import (
@@ -56,18 +55,19 @@ class KnownBrokers:
         settings: ConsumerSettings,
         subscriptions: Subscriptions,
         routes: RouteTable,
-        timers: Timers,
+        kernel: ConsumerKernel,
         troubles: Troubles,
     ) -> None:
         self._settings = settings
         self._subscriptions = subscriptions
         self.routes = routes
-        self._timers = timers
+        self.kernel = kernel
         self.troubles = troubles
-        self._routes_due = timers.new(lambda _: self.look())
-        self._heartbeats_due = timers.new(self._regular)
+        self._effects = kernel.effects
+        self._routes_due = kernel.deadlines.new(lambda _: self.look())
+        self._heartbeats_due = kernel.deadlines.new(self._regular)
         self._route_missing_ms = ROUTE_MISSING_MS
-        self._list_due = timers.new(self._list_topics)
+        self._list_due = kernel.deadlines.new(self._list_topics)
         self._missing_again_ms = MonotonicMs(0)
         self._without_topic: frozenset[str] = frozenset()
         self._started: Now | None = None
@@ -90,15 +90,15 @@ class KnownBrokers:
         #: Brokers that did not answer a request during the stop: it waits for no further answer of theirs.
         self.silent: set[str] = set()
         #: What follows when the routes have changed, and when a broker answers that did not know us before.
-        self.routes_changed: Callable[[MonotonicMs], Effects] = lambda _: []
-        self.met: Callable[[str, MonotonicMs], Effects] = lambda *_: []
+        self.routes_changed: Callable[[MonotonicMs], None] = lambda _: None
+        self.met: Callable[[str, MonotonicMs], None] = lambda *_: None
 
-    def start(self, now: Now) -> Effects:
+    def start(self, now: Now) -> None:
         """Start by fetching the routes."""
         self._started = now
         self._version = int(now.wall_ms)
         self._heartbeats_due.at(now.monotonic_ms + self._settings.heartbeat_ms)
-        return self.look()
+        self.look()
 
     def close(self) -> None:
         """Take no further answers: the consumer stops."""
@@ -108,21 +108,20 @@ class KnownBrokers:
 
     # Routes.
 
-    def look(self) -> Effects:
+    def look(self) -> None:
         """Fetch the routes."""
-        return [fx.FetchRoutes(tuple(self._subscriptions), self.routes_fetched)]
+        self._effects.add(fx.FetchRoutes(tuple(self._subscriptions), self.routes_fetched))
 
-    def look_soon(self, now_ms: MonotonicMs) -> Effects:
+    def look_soon(self, now_ms: MonotonicMs) -> None:
         """Fetch the routes because a broker is unknown, unless that was just done."""
-        if self._looked_at_ms is not None and now_ms - self._looked_at_ms < ROUTE_MISSING_MS:
-            return []
-        self._looked_at_ms = now_ms
-        return self.look()
+        if self._looked_at_ms is None or now_ms - self._looked_at_ms >= ROUTE_MISSING_MS:
+            self._looked_at_ms = now_ms
+            self.look()
 
-    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> Effects:
+    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> None:
         """Handle fetched routes; None for a topic that the name server does not know."""
         if self._is_closed:
-            return []
+            return
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
         for topic in found:
             if self.routes.published.get(topic) is not None and self.troubles.over(_missing(topic)):
@@ -136,32 +135,34 @@ class KnownBrokers:
         else:
             delay_ms = self._settings.route_refresh_ms
         self._routes_due.at(now_ms + delay_ms)
-        return self.meet() + self.routes_changed(now_ms) if changed else []
+        if changed:
+            self.meet()
+            self.routes_changed(now_ms)
 
-    def _list_topics(self, _: MonotonicMs) -> Effects:
+    def _list_topics(self, _: MonotonicMs) -> None:
         """Ask for the names of all topics that brokers have, and for the masters."""
-        return [fx.Ask(fx.NAME_SERVER, all_topics(), self._topics_named)]
+        self.kernel.ask(fx.NAME_SERVER, all_topics(), self._topics_named)
 
-    def _topics_named(self, outcome: list[str] | LibraError, _: MonotonicMs) -> Effects:
-        if isinstance(outcome, NameServerUnavailable):
-            return []
-        topics = [] if isinstance(outcome, LibraError) else outcome  # Who may not list them waits as well.
-        return [fx.Ask(fx.NAME_SERVER, cluster_info(), partial(self._masters_named, topics))]
+    def _topics_named(self, outcome: list[str] | LibraError, _: MonotonicMs) -> None:
+        if not isinstance(outcome, NameServerUnavailable):
+            # A client that may not list them waits as well.
+            topics = [] if isinstance(outcome, LibraError) else outcome
+            self.kernel.ask(fx.NAME_SERVER, cluster_info(), partial(self._masters_named, topics))
 
     def _masters_named(
         self, topics: Sequence[str], outcome: ClusterInfo | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         brokers = () if isinstance(outcome, LibraError) else outcome.broker_addr_table.values()
         masters = [each.broker_addrs.get(MASTER_ID) for each in brokers]
-        return self.topics_listed(topics, filter(None, masters), now_ms)
+        self.topics_listed(topics, filter(None, masters), now_ms)
 
-    def topics_listed(self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs) -> Effects:
+    def topics_listed(self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs) -> None:
         """Report the topics of our subscriptions that no broker has. topics: those that brokers have.
 
         While none of ours has a broker, some of the masters get heartbeats, so that operators see the group.
         """
         if self._is_closed:
-            return []
+            return
         self._missing_again_ms = MonotonicMs(int(now_ms) + MISSING_AGAIN_MS)
         group = self._settings.group
         # Comparing takes a good half second for 10,000 names, in which nothing else is done.
@@ -181,7 +182,7 @@ class KnownBrokers:
             )
             self.troubles.begin(_missing(topic), error)
         self._without_topic = frozenset(sorted(masters)[:WITHOUT_TOPIC_MAX])
-        return self.meet()
+        self.meet()
 
     # Brokers.
 
@@ -207,20 +208,21 @@ class KnownBrokers:
         """Return the brokers to query, sorted: those that answered; if none did, all masters."""
         return sorted(self.alive) or sorted(self.routes.masters())
 
-    def meet(self) -> Effects:
+    def meet(self) -> None:
         """Send heartbeats to the brokers that are new in the routes."""
         addresses = self._addresses()
         new, self._known = addresses - self._known, addresses
         self.alive &= addresses
-        return self.heartbeats(new)
+        self.heartbeats(new)
 
     def heartbeat_answered(
         self, address: str, outcome: HeartbeatReply | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         """Handle the result of a heartbeat."""
         self._unanswered[address] = max(0, self._unanswered[address] - 1)
         if address in self._leaving and not self._unanswered[address]:
-            return self._leave(address, now_ms)
+            self._leave(address, now_ms)
+            return
         about = f"broker {address}"
         is_known = about in self.troubles.present and isinstance(outcome, NoPermission)
         self.troubles.answered(about, outcome, keeps_out=True)
@@ -229,13 +231,13 @@ class KnownBrokers:
                 log_failed_request(log, "heartbeat failed", outcome, broker=address)
             if not self._is_closed:
                 self._try_again(address, now_ms + RECONNECT_AGAIN_MS)
-            return []
+            return
         if self._is_closed or address in self.alive:
-            return []
+            return
         self.alive.add(address)
         for each in (self.offering, self._coordinating):
             (each.add if outcome.coordinates else each.discard)(address)
-        return self.met(address, now_ms)
+        self.met(address, now_ms)
 
     def lost(self, address: str, now_ms: MonotonicMs) -> None:
         """Note that a connection ended: the broker has dropped us, or has died."""
@@ -246,78 +248,82 @@ class KnownBrokers:
         self.alive.discard(address)
         if address not in self._to_reconnect:
             self._to_reconnect.add(address)
-            self._timers.at(due_ms, partial(self._reconnect, address))
+            self.kernel.deadlines.set(due_ms, partial(self._reconnect, address))
 
-    def _reconnect(self, address: str, now_ms: MonotonicMs) -> Effects:
+    def _reconnect(self, address: str, now_ms: MonotonicMs) -> None:
         self._to_reconnect.discard(address)
         is_silent = address in self._addresses() and address not in self.alive
-        return self.heartbeats([address]) if is_silent and not self._is_closed else []
+        if is_silent and not self._is_closed:
+            self.heartbeats([address])
 
     # Heartbeats.
 
-    def _regular(self, now_ms: MonotonicMs) -> Effects:
-        """Return the heartbeats that are due; silent brokers are retried at a pace of their own."""
+    def _regular(self, now_ms: MonotonicMs) -> None:
+        """Send the heartbeats that are due; silent brokers are retried at a pace of their own."""
         self._heartbeats_due.at(now_ms + self._settings.heartbeat_ms)
-        return self.heartbeats(self._addresses() - self._to_reconnect)
+        self.heartbeats(self._addresses() - self._to_reconnect)
 
-    def changed(self, now_ms: MonotonicMs) -> Effects:
+    def changed(self, now_ms: MonotonicMs) -> None:
         """Send heartbeats because our queues have changed."""
         # Brokers accept a subscription as newer only with a higher version: the wall clock's first reading,
         # continued by the monotonic clock, which is never set back.
         assert self._started is not None, "nothing is ours before the start"
         self._version = max(self._version + 1, int(self._started.wall_of(now_ms)))
-        return self.heartbeats(self.alive)
+        self.heartbeats(self.alive)
 
-    def lease_changed(self, *, ended: bool) -> Effects:
+    def lease_changed(self, *, ended: bool) -> None:
         """Send heartbeats because our lease has ended, or is renewed after that."""
         self._lease_ended = ended
-        return self.heartbeats(self.alive)
+        self.heartbeats(self.alive)
 
-    def allocating_changed(self) -> Effects:
+    def allocating_changed(self) -> None:
         """Send heartbeats if members have begun, or ceased, to allocate for themselves beside a stock broker.
 
         Brokers with coordination refuse commits without an epoch until they know of a member that has none.
         """
         was, self._allocates = self._allocates, self.is_mixed
-        return [] if self._allocates == was else self.heartbeats(self.alive)
+        if self._allocates != was:
+            self.heartbeats(self.alive)
 
-    def heartbeats(self, addresses: Iterable[str]) -> Effects:
-        """Return heartbeats to brokers."""
+    def heartbeats(self, addresses: Iterable[str]) -> None:
+        """Send heartbeats to brokers."""
         data = heartbeat_data(self._settings, self._subscriptions, self._version)
         coordinated = self._settings.is_member and not self._allocates
         call = heartbeat(data, coordinated=coordinated, lease_ended=self._lease_ended)
         addresses = sorted(addresses)
         self._unanswered.update(addresses)
-        return [fx.Ask(address, call, partial(self.heartbeat_answered, address)) for address in addresses]
+        for address in addresses:
+            self.kernel.ask(address, call, partial(self.heartbeat_answered, address))
 
     # The end.
 
-    def unregister(self, now_ms: MonotonicMs) -> Effects:
+    def unregister(self, now_ms: MonotonicMs) -> None:
         """Unregister at each broker that has answered our heartbeats, or after LEAVE_TIMEOUT_MS; then stop.
 
         Apache's brokers handle the two on different threads: a heartbeat handled after the leaving would keep
         us a member, with queues that nobody reads, for two minutes.
         """
         self._leaving, self._awaited = set(self.alive), self.alive - self.silent
-        found: Effects = []
         for address in sorted(self.alive):
             if self._unanswered[address] > 0 and address not in self.silent:
-                self._timers.at(now_ms + LEAVE_TIMEOUT_MS, partial(self._leave, address))
+                self.kernel.deadlines.set(now_ms + LEAVE_TIMEOUT_MS, partial(self._leave, address))
             else:
-                found += self._leave(address, now_ms)
-        return found if self._awaited else [*found, fx.Stopped()]
+                self._leave(address, now_ms)
+        if not self._awaited:
+            self._effects.add(fx.Stopped())
 
-    def _leave(self, address: str, _: MonotonicMs) -> Effects:
+    def _leave(self, address: str, _: MonotonicMs) -> None:
         if address not in self._leaving:
-            return []
+            return
         self._leaving.discard(address)
         settings = self._settings
         call = unregister_client(settings.client_id, producer_group=None, consumer_group=settings.group)
-        return [fx.Ask(address, call, partial(self._left, address), LEAVE_TIMEOUT_MS)]
+        self.kernel.ask(address, call, partial(self._left, address), LEAVE_TIMEOUT_MS)
 
-    def _left(self, address: str, outcome: LibraError | None, _: MonotonicMs) -> Effects:
+    def _left(self, address: str, outcome: LibraError | None, _: MonotonicMs) -> None:
         self._awaited.discard(address)
-        return [] if self._awaited else [fx.Stopped()]
+        if not self._awaited:
+            self._effects.add(fx.Stopped())
 
     def _update(self, topic: str, route: TopicRouteData) -> bool:
         try:

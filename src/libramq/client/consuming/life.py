@@ -5,8 +5,8 @@ user, once each.
 from enum import Enum
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.effects import Effects
 from libramq.errors import FilterRefused, LibraError, NoPermission
+from libramq.kernel.effect import Effects
 
 
 class Phase(Enum):
@@ -26,24 +26,23 @@ class Troubles:
     it. From those it recovers by itself when they are over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
         #: By subject: whether it keeps the consumer out.
         self.present: dict[str, bool] = {}
-        #: For the user.
-        self.reports: Effects = []
 
     def begin(self, about: str, error: LibraError, *, keeps_out: bool = False) -> None:
         """Report a trouble, unless it is known already."""
         if about not in self.present:
             self.present[about] = keeps_out
-            self.reports.append(fx.Trouble(error, keeps_out))
+            self._effects.add(fx.Trouble(error, keeps_out))
 
     def over(self, about: str) -> bool:
         """Clear a trouble; return whether there was one."""
         if about not in self.present:
             return False
         if self.present.pop(about) and not any(self.present.values()):
-            self.reports.append(fx.Recovered())
+            self._effects.add(fx.Recovered())
         return True
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> None:
@@ -52,8 +51,3 @@ class Troubles:
             self.begin(about, outcome, keeps_out=keeps_out)
         elif not isinstance(outcome, LibraError):
             self.over(about)
-
-    def take(self) -> Effects:
-        """Return the reports for the user."""
-        effects, self.reports = self.reports, []
-        return effects

@@ -1,21 +1,23 @@
-"""The push consumer's core: its parts take events and return the effects to perform; how often changed
+"""The push consumer's core: its parts take events and decide what is done; how often changed
 offsets are committed, and all of them.
 
     start ─► routes ─► heartbeats ─┬► rebalance ────┬► owned queues ─► pulls ─► deliveries ─► commits
                                    └► coordination ─┘
 
-Time is an argument; `next_due_ms` is when `tick` has something to do.
+Its parts share a kernel: decisions are its effects, and `settle` follows each event. Time is an argument.
 Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import Commits, OffsetStore, SentCommit
+from libramq.client.consuming.consumer_kernel import ConsumerKernel
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetched_batch import HeldBatches
 from libramq.client.consuming.fetching.fetching import FetchConsumption, FetchDelivering, Fetching
 from libramq.client.consuming.handling.consumption import Consumption, OrderlyConsumption
@@ -34,7 +36,6 @@ from libramq.client.consuming.pulling.pulling import Delivering, Duplicates, Pul
 from libramq.client.consuming.queues.owned_queue import HeldMessages, Lease, OwnedQueue
 from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.client.consuming.subscription import with_retry_topic
-from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.client.statistics import ConsumerStatistics
 from libramq.clock import Clock, MonotonicMs, Now
@@ -59,59 +60,51 @@ class PushConsumerCore:
         failed: called with failures that are bugs of ours.
         """
         subscriptions = with_retry_topic(settings, subscriptions)
-        timers, routes, duplicates = Timers(failed), RouteTable(), Duplicates()
+        self.kernel = kernel = ConsumerKernel(clock, failed)
+        routes, duplicates = RouteTable(), Duplicates()
         offsets = OffsetStore(is_manual=not settings.auto_commit)
-        lease, troubles = Lease(clock.monotonic_ms), Troubles()
+        lease, troubles = Lease(clock.monotonic_ms), Troubles(kernel.effects)
         table = QueueTable(lease, HeldBatches if settings.fetches else HeldMessages)
-        known_brokers = KnownBrokers(settings, subscriptions, routes, timers, troubles)
-        delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
+        known_brokers = KnownBrokers(settings, subscriptions, routes, kernel, troubles)
+        delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease, kernel.effects)
         self.own = own = Ownership(
             transitions=TABLE,
             settings=settings,
             routes=routes,
             offsets=offsets,
-            timers=timers,
+            kernel=kernel,
             known_brokers=known_brokers,
-            round_due=timers.new(lambda now_ms: self.rebalancing.begin(now_ms)),  # noqa: PLW0108 # It is made below.
+            round_due=kernel.deadlines.new(lambda now_ms: self.rebalancing.begin(now_ms)),  # noqa: PLW0108 # It is made below.
             table=table,
-            pulling=Pulling(
-                settings, subscriptions, offsets, timers, table, known_brokers, delivering, duplicates
-            ),
+            pulling=Pulling(settings, subscriptions, offsets, table, known_brokers, delivering, duplicates),
             commits=Commits(settings, offsets, table, known_brokers),
             uses_locks=settings.orderly and not settings.broadcasting,
-            failed=failed,
         )
         self.locks, self.claims = Locks(own), Claims(own)
-        membership = Membership(settings, subscriptions, timers, known_brokers.addresses_to_query)
+        membership = Membership(settings, subscriptions, kernel, known_brokers.addresses_to_query)
         if settings.fetches:
             consumption: type[Consumption] = FetchConsumption
         else:
             consumption = OrderlyConsumption if settings.orderly else Consumption
-        self.consumption = consumption(own, delivering, duplicates, clock.wall_ms)
+        self.consumption = consumption(own, delivering, duplicates)
         self.rebalancing = Rebalancing(subscriptions, own, allocates=lambda: self.coordination.allocates)
-        commits_due = timers.new(lambda now_ms: self._persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
+        commits_due = kernel.deadlines.new(lambda now_ms: self._persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
         self.coordination = MemberCoordination(
             membership, self.rebalancing, duplicates, own, self.locks, self.claims, troubles, commits_due
         )
         self._persistence = Persistence(own, self.coordination, commits_due)
-        self.deadlines = HandlerDeadlines(settings, timers, table, self.consumption, self.coordination)
+        self.deadlines = HandlerDeadlines(settings, kernel, table, self.consumption, self.coordination)
         self.coordination.overrun = self.deadlines.overrun
         self.fetching = Fetching(own, self.rebalancing)
-        self._settings, self._timers, self.troubles = settings, timers, troubles
+        self._settings, self.troubles = settings, troubles
         self.offsets, self.routes, self.known_brokers, self.table = offsets, routes, known_brokers, table
-        self.tick = timers.run
         self.handled = self.deadlines.handled
         self.members_changed = self.rebalancing.begin  # A broker's notification (request code 40).
         known_brokers.routes_changed, known_brokers.met = self._routes_changed, self._met
         own.commits.on_committed = self._committed
         self.coordination.on_left = self._left
-        self._stop_due = timers.new(self._stop_now)
+        self._stop_due = kernel.deadlines.new(self._stop_now)
         self._phase = Phase.NEW
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` has to be called."""
-        return self._timers.deadlines.next_due_ms
 
     @property
     def begins_handlers(self) -> bool:
@@ -132,14 +125,14 @@ class PushConsumerCore:
 
     # Start and time.
 
-    def start(self, now: Now) -> Effects:
+    def start(self, now: Now) -> None:
         """Start by fetching the routes."""
         self._phase = Phase.RUNNING
         self._persistence.start(now.monotonic_ms)
         self.locks.renew(now.monotonic_ms)
         if not self._settings.fetches:
             self.deadlines.watch(now.monotonic_ms)
-        return self.known_brokers.start(now)
+        self.known_brokers.start(now)
 
     def began(self, begun: Begun, _: GroupBeginning | None) -> None:
         """Note from when queues without an offset are read."""
@@ -147,128 +140,118 @@ class PushConsumerCore:
 
     # Routes and heartbeats.
 
-    def _routes_changed(self, now_ms: MonotonicMs) -> Effects:
-        effects: Effects = []
+    def _routes_changed(self, now_ms: MonotonicMs) -> None:
         # The last broker that did not may be gone: no answer will show it.
         if self.known_brokers.all_named_offer:
-            effects += self.coordination.look(now_ms)
+            self.coordination.look(now_ms)
         if self.known_brokers.alive:
-            effects += self.rebalancing.begin(now_ms)
-        return effects
+            self.rebalancing.begin(now_ms)
 
-    def _met(self, address: str, now_ms: MonotonicMs) -> Effects:
+    def _met(self, address: str, now_ms: MonotonicMs) -> None:
         """Go on at a broker that answers (again)."""
-        steps = self.coordination.look(now_ms) + self.own.pulling.reachable(address, now_ms)
+        self.coordination.look(now_ms)
+        self.own.pulling.reachable(address, now_ms)
         self.locks.confirm(address)
-        return steps + self.rebalancing.begin(now_ms)
+        self.rebalancing.begin(now_ms)
 
-    def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
+    def connection_lost(self, address: str, now_ms: MonotonicMs) -> None:
         """Handle the end of a connection: the broker has dropped us, or has died."""
         self.known_brokers.lost(address, now_ms)
-        return self.locks.doubt(address, now_ms)
+        self.locks.doubt(address, now_ms)
 
     # Coordination.
 
-    def _left(self, now_ms: MonotonicMs) -> Effects:
-        return self.known_brokers.unregister(now_ms) if self._phase is Phase.LEAVING else []
+    def _left(self, now_ms: MonotonicMs) -> None:
+        if self._phase is Phase.LEAVING:
+            self.known_brokers.unregister(now_ms)
 
     # Queues and messages.
 
-    def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
+    def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> None:
         """Handle an operator's reset of the group's offsets (request code 220)."""
-        steps: Effects = []
         for queue, offset in offsets.items():
             if queue.topic == topic:
-                steps += self.own.handle_queue(queue, ev.OffsetSet(offset), now_ms)
-        return steps
+                self.own.handle_queue(queue, ev.OffsetSet(offset), now_ms)
 
-    def hook_done(self, change: fx.QueueChange, now_ms: MonotonicMs) -> Effects:
+    def hook_done(self, change: fx.QueueChange, now_ms: MonotonicMs) -> None:
         """Read assigned queues for which the listener has returned; release revoked ones."""
-        steps: Effects = []
         if isinstance(change, fx.Lost):
-            return steps
+            return
         for queue in change.queues:
             if isinstance(change, fx.Assigned):
                 self.table.hook_ended(queue)
-                steps += self.own.handle_queue(queue, ev.Resumed(), now_ms)
+                self.own.handle_queue(queue, ev.Resumed(), now_ms)
             else:
-                steps += self.own.handle_queue(queue, ev.ListenerDone(), now_ms)
-        return steps
+                self.own.handle_queue(queue, ev.ListenerDone(), now_ms)
 
-    def pause(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
+    def pause(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> None:
         """Start no more handlers and pulls for queues (None: for any); they stay ours."""
         self.table.pause(queues)
-        return self.own.handle_each(ev.Paused(), now_ms)
+        self.own.handle_each(ev.Paused(), now_ms)
 
-    def resume(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
+    def resume(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> None:
         """Continue queues (None: all)."""
         self.table.resume(queues)
-        return self.own.handle_each(ev.Resumed(), now_ms)
+        self.own.handle_each(ev.Resumed(), now_ms)
 
-    def _committed(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
+    def _committed(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> None:
         self.fetching.commits.answered(commit, outcome)  # Before its queue may go with it.
-        return self.own.committed(commit, outcome, now_ms)
+        self.own.committed(commit, outcome, now_ms)
 
     # Stop.
 
-    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> Effects:
+    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> None:
         """Let running handlers finish, commit, unregister; takes little longer than the timeout."""
         if self._phase is Phase.NEW:
             self._phase = Phase.STOPPED
-            return [fx.Stopped()]
+            self.kernel.effects.add(fx.Stopped())
         if self._phase is not Phase.RUNNING:
-            return []
+            return
         self._phase = Phase.DRAINING
         self.own.closing = True
         self.known_brokers.close()
-        self._timers.clear()
+        self.kernel.deadlines.clear()
         self._stop_due.at(now_ms + timeout_ms)
         self.coordination.rearm(now_ms)
         self.coordination.begin_leaving()
-        return self.own.handle_each(ev.Unassigned(timeout_ms), now_ms)
+        self.own.handle_each(ev.Unassigned(timeout_ms), now_ms)
 
-    def _stop_now(self, now_ms: MonotonicMs) -> Effects:
+    def _stop_now(self, now_ms: MonotonicMs) -> None:
         if self._phase is not Phase.DRAINING:
-            return []
-        steps = self.own.handle_each(ev.Unassigned(drain_ms=0), now_ms)
+            return
+        self.own.handle_each(ev.Unassigned(drain_ms=0), now_ms)
         if len(self.table):
             self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
-        return steps
 
-    def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
-        """Add what follows from an event. Each part sees what those before it changed."""
+    def settle(self, now_ms: MonotonicMs) -> None:
+        """Decide what follows from an event. Each part sees what those before it changed."""
         if self.own.locks_wanted or self.own.to_unlock:
-            effects += self.locks.requests(now_ms)
+            self.locks.requests(now_ms)
         if self.fetching.commits.waiting:
-            effects += self.fetching.commits.settle()
+            self.fetching.commits.settle()
         if self._phase is Phase.DRAINING and not len(self.table):
             self._phase = Phase.LEAVING
-            effects += self.coordination.leave() or self.known_brokers.unregister(now_ms)
+            if not self.coordination.leave():
+                self.known_brokers.unregister(now_ms)
         elif self._phase in (Phase.RUNNING, Phase.DRAINING):
-            effects += self.coordination.requests(now_ms)
-        if self.troubles.reports:
-            effects += self.troubles.take()
+            self.coordination.requests(now_ms)
         if self._persistence.rests and self._phase is Phase.RUNNING:
             self._persistence.settle(now_ms)
-        return _merged(effects) if len(effects) > 1 else effects  # After most events there is one at most.
+        if len(self.kernel.effects.pending) > 1:  # After most events there is one at most.
+            _merge_changes(self.kernel.effects.pending)
 
 
-def _merged(effects: Effects) -> Effects:
+def _merge_changes(effects: list[msgspec.Struct]) -> None:
     """Merge what the listener hears: one call, not one per queue."""
-    places: dict[type, int] = {}
-    found: Effects = []
-    for effect in effects:
-        if not isinstance(effect, fx.QueueChange):
-            found.append(effect)
-            continue
-        place = places.setdefault(type(effect), len(found))
-        if place == len(found):
-            found.append(effect)
+    merged: dict[object, msgspec.Struct] = {}
+    for position, effect in enumerate(effects):
+        if isinstance(effect, fx.QueueChange):
+            first = merged.get(type(effect))
+            queues = first.queues if isinstance(first, fx.QueueChange) else ()
+            merged[type(effect)] = type(effect)((*queues, *effect.queues))
         else:
-            first = found[place]
-            assert isinstance(first, fx.QueueChange)
-            found[place] = type(first)(first.queues + effect.queues)
-    return found
+            merged[position] = effect
+    effects[:] = merged.values()
 
 
 #: ClientConfig.persistConsumerOffsetInterval: how often even unchanged offsets are committed, in case the
@@ -299,12 +282,12 @@ class Persistence:
         self._timer.at(now_ms + self._coordination.persist_ms)
         self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
 
-    def due(self, now_ms: MonotonicMs) -> Effects:
+    def due(self, now_ms: MonotonicMs) -> None:
         """Commit changed offsets; all of them if a former owner may have committed after us."""
         period_ms = self._coordination.persist_ms
         if now_ms - self._persisted_ms < period_ms:  # It has become longer.
             self._timer.at(self._persisted_ms + period_ms)
-            return []
+            return
         self._persisted_ms = now_ms
         # Of a program that fetches, messages are finished without an event.
         may_rest = not (self._coordination.allocates or self._own.settings.fetches)
@@ -317,7 +300,7 @@ class Persistence:
         all_of_them = is_shared and self._own.settings.auto_commit and now_ms >= self._persist_all_due_ms
         if all_of_them:
             self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
-        return self._own.commits.commit(self._own.table.each(), all_of_them=all_of_them)
+        self._own.commits.commit(self._own.table.each(), all_of_them=all_of_them)
 
     def settle(self, now_ms: MonotonicMs) -> None:
         """Set a resting timer again if an offset has changed: to when it would have been due anyway."""

@@ -144,9 +144,7 @@ class ServerAssignedQueues:
         """
         waiting, failures = set(topics), []
 
-        def answered(
-            topic: str, outcome: QueryAssignmentReply | LibraError, now_ms: MonotonicMs
-        ) -> fx.Effects:
+        def answered(topic: str, outcome: QueryAssignmentReply | LibraError, now_ms: MonotonicMs) -> None:
             waiting.discard(topic)
             assigned = None if isinstance(outcome, LibraError) else outcome.message_queue_assignments
             if assigned is not None:
@@ -154,10 +152,11 @@ class ServerAssignedQueues:
             else:
                 failures.append(outcome if isinstance(outcome, LibraError) else NO_QUEUES)
             if waiting:
-                return []
-            # Other members may have had them: take over as one of several.
-            found = ask_list.done([self._client_id, "others"], now_ms) if len(failures) < len(topics) else []
-            return found + ask_list.done(failures[0], now_ms) if failures else found
+                return
+            if len(failures) < len(topics):  # Other members may have had them: take over as one of several.
+                ask_list.done([self._client_id, "others"], now_ms)
+            if failures:
+                ask_list.done(failures[0], now_ms)
 
         for topic in topics:
             self._ask(fx.Ask(ask_list.address, self._call(topic), partial(answered, topic)))
@@ -318,13 +317,12 @@ class _MemberNetwork(ConsumerNetwork):
         if self._plan.is_stock and call.code == RequestCode.HEART_BEAT:
             call = _stock_heartbeat(call)
 
-        # Quoted: unions are made again whenever the function is, which took 1 % of a simulated event.
-        def witnessed(outcome: Any, now_ms: MonotonicMs) -> "fx.Effects":
+        def witnessed(outcome: Any, now_ms: MonotonicMs) -> None:
             if isinstance(outcome, LibraError):
                 self._witness.refused(call, outcome)
             elif watched is not None:
                 watched(outcome)
-            return ask.done(outcome, now_ms)
+            ask.done(outcome, now_ms)
 
         super().ask(msgspec.structs.replace(ask, call=call, done=witnessed))
 

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import OFFSET_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.queues.owned_queue import OwnedQueue
 from libramq.client.consuming.queues.queue_table import QueueTable
@@ -145,14 +144,15 @@ class Commits:
         self._table = table
         self._lease = table.lease
         self._known_brokers = known_brokers
+        self._kernel = known_brokers.kernel
         self.firsts = FirstCommits()
         #: Why the last commit of a queue failed.
         self._failures: dict[MessageQueue, str] = {}
         #: What takes results: the queue's part, and that of the program's own commits.
-        self.on_committed: Callable[[SentCommit, LibraError | None, MonotonicMs], Effects]
+        self.on_committed: Callable[[SentCommit, LibraError | None, MonotonicMs], None]
 
-    def commit(self, queues: Iterable[OwnedQueue], *, all_of_them: bool = False) -> Effects:
-        """Return the commits of changed offsets, or of all offsets."""
+    def commit(self, queues: Iterable[OwnedQueue], *, all_of_them: bool = False) -> None:
+        """Send the commits of changed offsets, or of all offsets."""
         by_queue = {owned.queue: owned for owned in queues}
         if self._settings.fetches:
             self._note_finished(by_queue.values())
@@ -160,24 +160,24 @@ class Commits:
         if self._settings.broadcasting:
             for queue, offset in to_persist:
                 self._offsets.persisted(queue, offset)
-            return [fx.StoreOffsets(tuple(to_persist))] if to_persist else []
+            if to_persist:
+                self._kernel.effects.add(fx.StoreOffsets(tuple(to_persist)))
+            return
         if not to_persist or not self._lease.holds():
-            return []
-        found: Effects = []
+            return
         for queue, offset in to_persist:
             owned = by_queue[queue]
             address = self._routes.master(queue.broker_name)
             if address is None:
-                found += self._known_brokers.look_soon(self._lease.monotonic_ms())
+                self._known_brokers.look_soon(self._lease.monotonic_ms())
                 continue
             if not owned.may_commit or self._must_wait(owned):
                 continue
             self.firsts.sent(queue)
             owned.commit_awaited = True
-            found.append(self._ask(address, SentCommit(owned, offset, owned.claim.opened)))
-        return found
+            self._ask(address, SentCommit(owned, offset, owned.claim.opened))
 
-    def _ask(self, address: str, commit: SentCommit) -> fx.Ask[None]:
+    def _ask(self, address: str, commit: SentCommit) -> None:
         claim = commit.claim
         call = update_consumer_offset(
             self._settings.group,
@@ -186,26 +186,27 @@ class Commits:
             member=claim.member if claim else None,
             epoch=claim.epoch if claim else None,
         )
-        return fx.Ask(address, call, partial(self._answered, commit), OFFSET_TIMEOUT_MS)
+        self._kernel.ask(address, call, partial(self._answered, commit), OFFSET_TIMEOUT_MS)
 
-    def _answered(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
+    def _answered(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> None:
         queue = commit.owned.queue
         if outcome is None:
             self._failures.pop(queue, None)
         elif self._failures.get(queue) != str(outcome):  # It is repeated ten times a second.
             self._failures[queue] = str(outcome)
             log_failed_request(log, "commit failed", outcome, queue=str(queue))
-        return self.on_committed(commit, outcome, now_ms)
+        self.on_committed(commit, outcome, now_ms)
 
-    def last(self, owned: OwnedQueue) -> Effects | None:
-        """Return the last commit of a queue that ends, to follow the one under way; None if there is none."""
+    def commit_last(self, owned: OwnedQueue) -> bool:
+        """Send the last commit of a queue that ends, once none is under way; return whether one is due."""
         if owned.commit_awaited or not self._lease.holds():
-            return []
+            return True
         if self._must_wait(owned) and self._offsets.to_persist([owned.queue], all_of_them=False):
-            return []
-        last = self.commit([owned]) if owned.last_commits < LAST_COMMITS_MAX else []
+            return True
+        if owned.last_commits < LAST_COMMITS_MAX:
+            self.commit([owned])
         owned.last_commits += owned.commit_awaited
-        return last if owned.commit_awaited else None
+        return owned.commit_awaited
 
     def answered(self, commit: SentCommit, *, ok: bool) -> bool:
         """Handle the result of a commit; return whether other commits have waited for it."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import SentCommit
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetched_batch import FetchedBatch, HeldBatches
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.handler_result import Ending
@@ -33,9 +32,8 @@ Ended = Callable[[LibraError | None], None]
 class FetchConsumption(Consumption):
     """Turns finished batches into offsets."""
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> None:
         """Handle batches of which nothing will be taken any more."""
-        found: Effects = []
         for batch, _ in results:
             assert isinstance(batch, FetchedBatch), "a program that fetches has no other deliveries"
             owned = batch.owned
@@ -48,8 +46,7 @@ class FetchConsumption(Consumption):
                     assert finished is not None, "something of it is done"
                     self._offsets.advance(owned.queue, finished)
             owned.work.deliveries.discard(batch)
-            found += self._go_on(batch, now_ms)
-        return found
+            self._go_on(batch, now_ms)
 
 
 class FetchDelivering(Delivering):
@@ -58,23 +55,21 @@ class FetchDelivering(Delivering):
     That is done at once; whether messages may be taken is looked up when they are (`FetchedBatch.take`).
     """
 
-    def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> Effects:
+    def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> None:
         """Pass the messages of a pull on."""
         batch = FetchedBatch(owned, messages)
         owned.work.deliveries.add(batch)
-        return [fx.Deliver((batch,))]
+        self._effects.add(fx.Deliver((batch,)))
 
-    def next(self, owned: OwnedQueue) -> Effects:
+    def next(self, owned: OwnedQueue) -> None:
         """Do nothing: everything that came was passed on."""
-        return []
 
-    def not_begun(self, delivery: Delivery) -> Effects:
+    def not_begun(self, delivery: Delivery) -> None:
         """Do nothing: a batch that may not be taken yet stays where it is."""
-        return []
 
-    def resume(self, owned: OwnedQueue) -> Effects:
+    def resume(self, owned: OwnedQueue) -> None:
         """Have the batches looked at again that could not be taken."""
-        return [fx.Deliver(())]
+        self._effects.add(fx.Deliver(()))
 
 
 @dataclass(slots=True)
@@ -124,36 +119,34 @@ class RequestedCommits:
             elif commit.offset in (wanted.offset, self._own.offsets.read(queue)):
                 del request.wanted[queue]
 
-    def settle(self) -> Effects:
+    def settle(self) -> None:
         """Send what may be sent, and end the requests of which nothing is left."""
-        steps: Effects = []
         for request in list(self.waiting):
             for queue, wanted in list(request.wanted.items()):
-                steps += self._settle(request, queue, wanted)
+                self._settle(request, queue, wanted)
             if request.error is not None or not request.wanted:
                 self.waiting.remove(request)
-                steps.append(fx.CommitsEnded(request.ended, request.error))
-        return steps
+                self._own.kernel.effects.add(fx.CommitsEnded(request.ended, request.error))
 
-    def _settle(self, request: _CommitRequest, queue: MessageQueue, wanted: _WantedOffset) -> Effects:
+    def _settle(self, request: _CommitRequest, queue: MessageQueue, wanted: _WantedOffset) -> None:
         owned = wanted.owned
         if not self._own.table.is_current(owned):
             request.error = request.error or CommitFailed(
                 f"the offset {wanted.offset} of {queue} was not committed: the queue is no longer assigned "
                 "to this consumer, and its next owner may receive these messages again"
             )
-            return []
+            return
         if owned.state not in _COMMITTABLE:
-            return []
+            return
         if not wanted.is_requested:
             wanted.is_requested = True
             self._own.offsets.request(queue, wanted.offset)
-        steps = [] if owned.commit_awaited else self._own.commits.commit([owned])
+        if not owned.commit_awaited:
+            self._own.commits.commit([owned])
         acknowledged = self._own.offsets.acknowledged(queue)
         # The broker has this offset, or one that was wanted later.
         if acknowledged is not None and acknowledged in (wanted.offset, self._own.offsets.read(queue)):
             del request.wanted[queue]
-        return steps
 
 
 class Fetching:
@@ -164,25 +157,22 @@ class Fetching:
         self._rebalancing = rebalancing
         self.commits = RequestedCommits(own)
 
-    def assign(self, queues: Sequence[MessageQueue], now_ms: MonotonicMs) -> Effects:
+    def assign(self, queues: Sequence[MessageQueue], now_ms: MonotonicMs) -> None:
         """Read these queues, and no others."""
-        return self._rebalancing.assign(queues, now_ms)
+        self._rebalancing.assign(queues, now_ms)
 
-    def seek(self, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
+    def seek(self, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> None:
         """Continue at other offsets; raises LocalProtocolError if a queue is not ours."""
-        steps: Effects = []
         for owned, offset in self._ours(offsets):
-            steps += self._own.handle(owned, ev.Sought(offset), now_ms)
-        return steps
+            self._own.handle(owned, ev.Sought(offset), now_ms)
 
-    def commit(self, offsets: Mapping[MessageQueue, int] | None, ended: Ended) -> Effects:
+    def commit(self, offsets: Mapping[MessageQueue, int] | None, ended: Ended) -> None:
         """Commit offsets; raises LocalProtocolError if a queue is not ours. ended: called with the outcome.
 
         None: of every queue, as far as the program is done.
         """
         wanted = self._finished() if offsets is None else self._ours(offsets, leaving_too=True)
         self.commits.begin(wanted, ended)
-        return []
 
     def read_records(self) -> None:
         """Have messages pulled for record batches from now on."""

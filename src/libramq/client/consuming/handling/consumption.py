@@ -24,13 +24,12 @@ ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes, sendMess
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import (
     CHOSEN_BY_BROKER,
@@ -47,7 +46,7 @@ from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pulling.pulling import Delivering, Duplicates
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.client.producing.send_request import send_call
-from libramq.clock import MonotonicMs, WallMs
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import BoundedLines, get_logger
 from libramq.message.message import MessageExt
@@ -66,38 +65,35 @@ SEND_BACK_TIMEOUT_MS: Final = 5_000
 class Consumption:
     """Turns the results of handlers into offsets and redeliveries."""
 
-    def __init__(
-        self, own: Ownership, delivering: Delivering, duplicates: Duplicates, wall_ms: Callable[[], WallMs]
-    ) -> None:
-        """wall_ms: returns when copies of messages are made."""
+    def __init__(self, own: Ownership, delivering: Delivering, duplicates: Duplicates) -> None:
         self._settings = own.settings
         self._retry_topic = retry_topic(own.settings.group)
         self._routes = own.routes
         self._offsets = own.offsets
-        self._timers = own.timers
+        self._kernel = own.kernel
         self._table = own.table
         self._pulling = own.pulling
         self._own = own
         self._delivering = delivering
         self._duplicates = duplicates
         self._known_brokers = own.known_brokers
-        self._wall_ms = wall_ms
         self._warnings = BoundedLines(log.warning)
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> None:
         """Handle the results of handlers."""
-        found: Effects = []
         for delivery, ending in results:
             owned = delivery.owned
             owned.work.deliveries.discard(delivery)
             is_current = self._table.is_current(owned)  # Else its new owner delivers the rest.
             if ending is HandlerOutcome.SKIPPED:
                 if is_current:
-                    found += self._delivering.not_begun(delivery) + self._go_on(delivery, now_ms)
+                    self._delivering.not_begun(delivery)
+                    self._go_on(delivery, now_ms)
                 continue
             if ending is HandlerOutcome.FOREIGN:
                 if is_current:
-                    found += self._pass_on(delivery, now_ms) + self._go_on(delivery, now_ms)
+                    self._pass_on(delivery, now_ms)
+                    self._go_on(delivery, now_ms)
                 continue
             not_done = _not_done(ending, delivery.messages)
             done = not_done.done(delivery.messages) if not_done else delivery.messages
@@ -106,9 +102,8 @@ class Consumption:
             if is_current:
                 self._done(delivery, done)
                 if not_done:
-                    found += self._failed(delivery, not_done, now_ms)
-                found += self._go_on(delivery, now_ms)
-        return found
+                    self._failed(delivery, not_done, now_ms)
+                self._go_on(delivery, now_ms)
 
     def _ask_to_redeliver(
         self,
@@ -119,7 +114,7 @@ class Consumption:
         *,
         is_counted: bool = True,
         pass_on_ms: int = 0,
-    ) -> fx.Ask[None]:
+    ) -> None:
         """Have a message redelivered later. is_counted: as an attempt; only our brokers know how not to.
 
         pass_on_ms: a member that subscribes to its topic gets it, for so long; 0: none needs to.
@@ -134,7 +129,7 @@ class Consumption:
             error=delivery.error,
         )
         done = partial(self._sent_back, delivery, message, level, is_counted)
-        return fx.Ask(address, send_back(header), done, pass_on_ms + SEND_BACK_TIMEOUT_MS)
+        self._kernel.ask(address, send_back(header), done, pass_on_ms + SEND_BACK_TIMEOUT_MS)
 
     def _sent_back(
         self,
@@ -144,34 +139,34 @@ class Consumption:
         is_counted: bool,
         outcome: LibraError | None,
         now_ms: MonotonicMs,
-    ) -> Effects:
+    ) -> None:
         """Handle the result of a send-back."""
         if outcome is None:
-            return self._returned(delivery, message, now_ms)
-        if is_counted:
+            self._returned(delivery, message, now_ms)
+        elif is_counted:
             log.warning("send-back failed; a copy is sent instead", reason=str(outcome))
-            return self._send_copy(delivery, message, level, now_ms)
-        log.warning("send-back failed; the message is redelivered locally", reason=str(outcome))
-        delivery.owned.work.sending_back -= 1
-        self._again(delivery, message, REDELIVER_MS, now_ms)
-        return self._go_on(delivery, now_ms)
+            self._send_copy(delivery, message, level, now_ms)
+        else:
+            log.warning("send-back failed; the message is redelivered locally", reason=str(outcome))
+            delivery.owned.work.sending_back -= 1
+            self._again(delivery, message, REDELIVER_MS, now_ms)
+            self._go_on(delivery, now_ms)
 
     def _copy_sent(
         self, delivery: Delivery, message: MessageExt, outcome: SendReply | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         """Handle the result of sending a copy to the retry topic."""
         what_follows = self._keep if isinstance(outcome, LibraError) else self._returned
-        return what_follows(delivery, message, now_ms)
+        what_follows(delivery, message, now_ms)
 
-    def _redeliver(self, delivery: Delivery, now_ms: MonotonicMs) -> Effects:
+    def _redeliver(self, delivery: Delivery, now_ms: MonotonicMs) -> None:
         """Deliver messages again that were kept here, when their pause is over."""
         owned = delivery.owned
-        if not owned.is_ours:
-            return []
-        owned.work.deliveries.add(delivery)
-        return [fx.Deliver((delivery,))]
+        if owned.is_ours:
+            owned.work.deliveries.add(delivery)
+            self._kernel.effects.add(fx.Deliver((delivery,)))
 
-    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> Effects:
+    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> None:
         messages = [message for message, _ in not_done.retries] + list(not_done.rejects)
         if self._settings.broadcasting and messages:
             # As upstream: the retry topic belongs to the whole group, so broadcasting has no redelivery.
@@ -181,66 +176,57 @@ class Consumption:
             )
             self._done(delivery, messages)
             not_done = NotDone(busy=not_done.busy)
-        steps = self._retry(delivery, not_done.retries, now_ms)
-        steps += self._reject(delivery, not_done.rejects, now_ms)
-        return steps + (self._wait(delivery, not_done.busy, now_ms) if not_done.busy else [])
+        self._retry(delivery, not_done.retries, now_ms)
+        self._reject(delivery, not_done.rejects, now_ms)
+        if not_done.busy:
+            self._wait(delivery, not_done.busy, now_ms)
 
     def _retry(
         self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
-    ) -> Effects:
-        found: Effects = []
+    ) -> None:
         for message, after_ms in retries:
             if self._settings.is_last_attempt(message.reconsume_times):
                 log_dead_letter(message, self._settings.group, delivery.error)
-            found += self._send_back(delivery, message, delay_level(after_ms), now_ms)
-        return found
+            self._send_back(delivery, message, delay_level(after_ms), now_ms)
 
-    def _reject(self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: MonotonicMs) -> Effects:
-        found: Effects = []
+    def _reject(self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: MonotonicMs) -> None:
         for message in messages:
             log_rejected(message, self._settings.group)
-            found += self._send_back(delivery, message, DEAD_LETTER, now_ms)
-        return found
+            self._send_back(delivery, message, DEAD_LETTER, now_ms)
 
-    def _pass_on(self, delivery: Delivery, now_ms: MonotonicMs) -> Effects:
+    def _pass_on(self, delivery: Delivery, now_ms: MonotonicMs) -> None:
         """Have a member handle retries whose topic this one does not subscribe to; only our brokers can."""
-        found: Effects = []
         for message in delivery.messages:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
             if address in self._known_brokers.offering:
                 for_ms = self._settings.consume_timeout_ms
-                found.append(
-                    self._ask_to_redeliver(delivery, message, address, is_counted=False, pass_on_ms=for_ms)
-                )
+                self._ask_to_redeliver(delivery, message, address, is_counted=False, pass_on_ms=for_ms)
             else:
                 self._warnings.at(
                     now_ms, "a redelivered message has a topic without a handler", topic=message.topic
                 )
-                found += self._retry(delivery, [(message, None)], now_ms)
-        return found
+                self._retry(delivery, [(message, None)], now_ms)
 
-    def _wait(
-        self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs
-    ) -> Effects:
+    def _wait(self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs) -> None:
         """Have messages come again without an attempt; Apache's brokers count all, so they stay here."""
-        found: Effects = []
         for message, within_ms in busy:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
             if address in self._known_brokers.offering and not self._settings.broadcasting:
                 level = delay_level(within_ms)
-                found.append(self._ask_to_redeliver(delivery, message, address, level, is_counted=False))
+                self._ask_to_redeliver(delivery, message, address, level, is_counted=False)
             else:
                 self._again(delivery, message, min(within_ms, REDELIVER_MS), now_ms)
-        return found
 
-    def _send_back(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Effects:
+    def _send_back(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> None:
         address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
         if address is None:
             delivery.owned.work.sending_back += 1
-            return self._known_brokers.look_soon(now_ms) + self._send_copy(delivery, message, level, now_ms)
-        return [self._ask_to_redeliver(delivery, message, address, level)]
+            self._known_brokers.look_soon(now_ms)
+            self._send_copy(delivery, message, level, now_ms)
+        else:
+            self._ask_to_redeliver(delivery, message, address, level)
 
-    def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Effects:
+    def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> None:
         info = self._routes.published.get(self._retry_topic)
         if info is not None and info.queues:
             queue = info.queues[message.queue_offset % len(info.queues)]
@@ -248,27 +234,29 @@ class Consumption:
             queue = MessageQueue(self._retry_topic, delivery.owned.queue.broker_name, 0)
         address = self._routes.master(queue.broker_name)
         if address is None:
-            return self._known_brokers.look_soon(now_ms) + self._keep(delivery, message, now_ms)
+            self._known_brokers.look_soon(now_ms)
+            self._keep(delivery, message, now_ms)
+            return
         prepared = retry_copy(message, self._settings, level, error=delivery.error)
-        call = send_call(prepared, queue, INNER_PRODUCER, born_ms=self._wall_ms())
-        return [fx.Ask(address, call, partial(self._copy_sent, delivery, message), SEND_BACK_TIMEOUT_MS)]
+        call = send_call(prepared, queue, INNER_PRODUCER, born_ms=self._kernel.clock.wall_ms())
+        self._kernel.ask(address, call, partial(self._copy_sent, delivery, message), SEND_BACK_TIMEOUT_MS)
 
-    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Effects:
+    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> None:
         delivery.owned.work.sending_back -= 1
         self._done(delivery, (message,))
-        return self._go_on(delivery, now_ms)
+        self._go_on(delivery, now_ms)
 
-    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Effects:
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> None:
         owned = delivery.owned
         log.warning("message could not be sent back; it is redelivered locally", queue=str(owned.queue))
         owned.work.sending_back -= 1
         message.reconsume_times += 1
         self._again(delivery, message, REDELIVER_MS, now_ms)
-        return self._go_on(delivery, now_ms)
+        self._go_on(delivery, now_ms)
 
     def _again(self, delivery: Delivery, message: MessageExt, after_ms: int, now_ms: MonotonicMs) -> None:
         again = Delivery(delivery.owned, (message,))
-        self._timers.at(now_ms + after_ms, partial(self._redeliver, again))
+        self._kernel.deadlines.set(now_ms + after_ms, partial(self._redeliver, again))
 
     def _done(self, delivery: Delivery, messages: Sequence[MessageExt]) -> None:
         owned = delivery.owned
@@ -277,13 +265,15 @@ class Consumption:
             if offset is not None:
                 self._offsets.advance(owned.queue, offset)
 
-    def _go_on(self, delivery: Delivery, now_ms: MonotonicMs) -> Effects:
+    def _go_on(self, delivery: Delivery, now_ms: MonotonicMs) -> None:
         owned = delivery.owned
         if not self._table.is_current(owned):
-            return []
+            return
         if not owned.is_ours:
-            return self._own.handle(owned, ev.HandlerEnded(), now_ms)
-        return self._delivering.next(owned) + self._pulling.resume(owned, now_ms)
+            self._own.handle(owned, ev.HandlerEnded(), now_ms)
+        else:
+            self._delivering.next(owned)
+            self._pulling.resume(owned, now_ms)
 
 
 def _not_done(ending: Ending, messages: Iterable[MessageExt]) -> NotDone | None:
@@ -297,22 +287,21 @@ def _not_done(ending: Ending, messages: Iterable[MessageExt]) -> NotDone | None:
 class OrderlyConsumption(Consumption):
     """Turns results of handlers into offsets, and suspends a queue after a failure."""
 
-    def _suspend_over(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
+    def _suspend_over(self, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
         """Continue a queue after its suspension."""
         owned.work.is_suspended = False
-        return self._delivering.next(owned)
+        self._delivering.next(owned)
 
     def _retry(
         self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         owned = delivery.owned
-        found: Effects = []
         again, delays_ms = [], []
         for message, after_ms in retries:
             if self._settings.is_last_attempt(message.reconsume_times):
                 log_dead_letter(message, self._settings.group, delivery.error)
                 owned.work.sending_back += 1
-                found += self._send_copy(delivery, message, CHOSEN_BY_BROKER, now_ms)
+                self._send_copy(delivery, message, CHOSEN_BY_BROKER, now_ms)
             else:
                 message.reconsume_times += 1
                 again.append(message)
@@ -320,24 +309,20 @@ class OrderlyConsumption(Consumption):
         if again:
             self._put_back(owned, again)
             self._suspend(owned, max(delays_ms), now_ms)
-        return found
 
-    def _wait(
-        self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs
-    ) -> Effects:
+    def _wait(self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs) -> None:
         delay_ms = min(within_ms for _, within_ms in busy)
         self._put_back(delivery.owned, [message for message, _ in busy])
         self._suspend(delivery.owned, min(delay_ms, self._settings.suspend_ms), now_ms)
-        return []
 
-    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Effects:
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> None:
         owned = delivery.owned
         log.warning("message could not be sent to the retry topic; its queue waits", queue=str(owned.queue))
         owned.work.sending_back -= 1
         message.reconsume_times += 1
         self._put_back(owned, [message])
         self._suspend(owned, self._settings.suspend_ms, now_ms)
-        return self._go_on(delivery, now_ms)
+        self._go_on(delivery, now_ms)
 
     def _put_back(self, owned: OwnedQueue, messages: Iterable[MessageExt]) -> None:
         owned.work.waiting = deque(sorted([*messages, *owned.work.waiting], key=attrgetter("queue_offset")))
@@ -345,4 +330,4 @@ class OrderlyConsumption(Consumption):
     def _suspend(self, owned: OwnedQueue, delay_ms: int, now_ms: MonotonicMs) -> None:
         if not owned.work.is_suspended:
             owned.work.is_suspended = True
-            self._timers.at(now_ms + delay_ms, partial(self._suspend_over, owned))
+            self._kernel.deadlines.set(now_ms + delay_ms, partial(self._suspend_over, owned))

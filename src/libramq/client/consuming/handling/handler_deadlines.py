@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_kernel import ConsumerKernel
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.consuming.queues.queue_table import QueueTable
-from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 
@@ -34,13 +33,14 @@ class HandlerDeadlines:
     def __init__(
         self,
         settings: ConsumerSettings,
-        timers: Timers,
+        kernel: ConsumerKernel,
         table: QueueTable,
         consumption: Consumption,
         coordination: MemberCoordination,
     ) -> None:
         self._settings = settings
-        self._timer = timers.new(self._due)
+        self._effects = kernel.effects
+        self._timer = kernel.deadlines.new(self._due)
         self._table = table
         self._consumption = consumption
         self._coordination = coordination
@@ -51,28 +51,30 @@ class HandlerDeadlines:
         delay_ms = min(self._settings.consume_timeout_ms // CHECKS, CHECK_MS_MAX)
         self._timer.at(now_ms + delay_ms)
 
-    def _due(self, now_ms: MonotonicMs) -> Effects:
+    def _due(self, now_ms: MonotonicMs) -> None:
         """Abandon overdue handlers, as if they had failed."""
         self.watch(now_ms)
         timeout_ms = self._settings.consume_timeout_ms
         expired = [each for each in self._abandoned if now_ms - each.began_ms > timeout_ms]
-        steps = self._coordination.ended(expired, now_ms)
+        self._coordination.ended(expired, now_ms)
         late = self._late(now_ms)
-        return steps + self.overrun(late, now_ms) + self._coordination.ended(late, now_ms)
+        self.overrun(late, now_ms)
+        self._coordination.ended(late, now_ms)
 
-    def overrun(self, deliveries: Sequence[Delivery], now_ms: MonotonicMs) -> Effects:
+    def overrun(self, deliveries: Sequence[Delivery], now_ms: MonotonicMs) -> None:
         """Abandon handlers, as many as may be, as if they had failed.
 
         Those beyond max_processing_ms count as slow until they return, or consume_timeout_ms is over.
         """
         late = deliveries[: self._settings.threads - len(self._abandoned)]
         if not late:
-            return []
+            return
         self._abandoned.update(late)
         failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
-        return [fx.Abandon(tuple(late)), *self._consumption.handled(failed, now_ms)]
+        self._effects.add(fx.Abandon(tuple(late)))
+        self._consumption.handled(failed, now_ms)
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> None:
         """Handle results; those of abandoned handlers are ignored."""
         counting, returned = [], []
         for result in results:
@@ -83,7 +85,8 @@ class HandlerDeadlines:
                 self._abandoned.discard(delivery)
             else:
                 counting.append(result)
-        return self._consumption.handled(counting, now_ms) + self._coordination.ended(returned, now_ms)
+        self._consumption.handled(counting, now_ms)
+        self._coordination.ended(returned, now_ms)
 
     def _late(self, now_ms: MonotonicMs) -> list[Delivery]:
         """Return the overdue handlers that may be abandoned."""

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.life import Troubles
 from libramq.client.consuming.membership.membership import CoordinatorAnswer, CoordinatorRequest, Membership
 from libramq.client.consuming.membership.rebalancing import Rebalancing
@@ -95,19 +93,20 @@ class MemberCoordination:
         self._mode = ""
         self._is_offered = False
         self._commits_due = commits_due
-        self._lease_due = own.timers.new(self._check_lease)
-        self._release_due = own.timers.new(lambda _: [])  # `requests` is called after every event.
+        self._lease_due = own.kernel.deadlines.new(self._check_lease)
+        # `requests` is called after every event.
+        self._release_due = own.kernel.deadlines.new(lambda _: None)
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._is_leave_sent = False
         self._overdue: set[Delivery] = set()
-        self._overdue_check = own.timers.new(self._check_handlers)
+        self._overdue_check = own.kernel.deadlines.new(self._check_handlers)
         #: Whether the last release reported a slow handler; each poll repeats it.
         self._is_slow_sent = False
         self._released = own.released
         #: Abandons handlers whose queues are about to be granted to others.
-        self.overrun: Callable[[Sequence[Delivery], MonotonicMs], Effects] = lambda *_: []
+        self.overrun: Callable[[Sequence[Delivery], MonotonicMs], None] = lambda *_: None
         #: What follows when the coordinator has answered our leaving, or cannot be reached.
-        self.on_left: Callable[[MonotonicMs], Effects] = lambda _: []
+        self.on_left: Callable[[MonotonicMs], None] = lambda _: None
 
     @property
     def allocates(self) -> bool:
@@ -125,41 +124,38 @@ class MemberCoordination:
 
     # Membership.
 
-    def look(self, now_ms: MonotonicMs) -> Effects:
+    def look(self, now_ms: MonotonicMs) -> None:
         """Join the group's coordinator if all brokers offer coordination, else leave it."""
         if not self._settings.is_member or not self._known_brokers.alive:
-            return []
+            return
         was_offered, self._is_offered = self._is_offered, self._known_brokers.all_offer
         if not self._is_offered:
-            withdrawal = self._withdraw(now_ms) if was_offered else []
-            return withdrawal + self._known_brokers.allocating_changed()
-        if not self._overdue:
+            if was_offered:
+                self._withdraw(now_ms)
+        elif not self._overdue:
             self._membership.begin()
             if not was_offered:
                 self._watch_handlers(now_ms)
-        return self._known_brokers.allocating_changed()
+        self._known_brokers.allocating_changed()
 
-    def _withdraw(self, now_ms: MonotonicMs) -> Effects:
+    def _withdraw(self, now_ms: MonotonicMs) -> None:
         log.info(
             "a broker offers no coordination; the members allocate queues themselves",
             group=self._settings.group,
         )
         had_claims, self._mode = self._mode == MODE_EPOCHS, ""
+        self._leave("member_left")
         begin = self._allocate_ourselves if had_claims else self._rebalancing.begin
-        return self._leave("member_left") + begin(now_ms)
+        begin(now_ms)
 
     # Requests.
 
-    def requests(self, now_ms: MonotonicMs) -> Effects:
-        """Return the requests to send to the coordinator now."""
-        found: Effects = []
+    def requests(self, now_ms: MonotonicMs) -> None:
+        """Send the requests to the coordinator that may be sent now."""
         slow, leaving = self._is_slow, self._is_leaving
         if self._released or (leaving and not self._is_leave_sent) or slow != self._is_slow_sent:
-            found = self._releases(now_ms)
-        question = self._membership.request(
-            self._held, self._duplicates.count, now_ms, leaving=leaving, slow=slow
-        )
-        return [*found, question] if question is not None else found
+            self._release(now_ms)
+        self._membership.request(self._held, self._duplicates.count, now_ms, leaving=leaving, slow=slow)
 
     @property
     def _is_slow(self) -> bool:
@@ -178,28 +174,32 @@ class MemberCoordination:
             for owned in self._table.each():
                 owned.is_revoked_by_coordinator = True
 
-    def leave(self) -> Effects:
-        """Leave once no queue is left. The queues of a static member are kept for its session."""
+    def leave(self) -> bool:
+        """Leave once no queue is left; return whether the coordinator's answer is awaited.
+
+        The queues of a static member are kept for its session.
+        """
         committed = tuple(each.grant for each in self._released if each.is_committed)
         self._released.clear()
         if self._settings.instance_id is not None:
             self._membership.end()
-            return []
+            return False
         return self._leave("member_left", committed)
 
-    def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> Effects:
+    def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> bool:
         known = self._membership.end()
         self._lease.until_ms = FOREVER
         if known is None:
-            return []
+            return False
         coordinator, member = known
         call = leave_group(self._settings.group, member, reason, queues)
-        return [fx.Ask(coordinator, call, self._left, LEAVE_TIMEOUT_MS)]
+        self._own.kernel.ask(coordinator, call, self._left, LEAVE_TIMEOUT_MS)
+        return True
 
-    def _left(self, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
+    def _left(self, outcome: LibraError | None, now_ms: MonotonicMs) -> None:
         if outcome is not None:  # Our session will expire.
             log.warning("the coordinator could not be notified of our leaving", reason=str(outcome))
-        return self.on_left(now_ms)
+        self.on_left(now_ms)
 
     def _held(self) -> list[QueueGrant]:
         found = []
@@ -212,19 +212,19 @@ class MemberCoordination:
         # Until the coordinator has been notified of their release.
         return found + [each.grant for each in self._released]
 
-    def _releases(self, now_ms: MonotonicMs) -> Effects:
-        """Return the report of released queues, once the last of those that are drained has followed."""
+    def _release(self, now_ms: MonotonicMs) -> None:
+        """Report the released queues, once the last of those that are drained has followed."""
         if not self._membership.member:
             self._released.clear()
             self._is_slow_sent = self._is_slow  # The first poll says so.
-            return []
+            return
         if self._release_due_ms is None:
             self._release_due_ms = now_ms + RELEASE_LINGER_MS
             self._release_due.at(self._release_due_ms)
         follow = (QueueState.REVOKING, QueueState.LEAVING) if self._is_leaving else (QueueState.LEAVING,)
         others_follow = any(owned.state in follow for owned in self._table.each())
         if others_follow and now_ms < self._release_due_ms:
-            return []
+            return
         self._release_due_ms = None
         queues = tuple(each.grant for each in self._released)
         uncommitted = tuple(each.grant for each in self._released if not each.is_committed)
@@ -240,16 +240,15 @@ class MemberCoordination:
             slow=self._is_slow,
         )
         done = partial(self._release_answered, len(queues))
-        return [fx.Ask(self._membership.coordinator, call, done, RELEASE_TIMEOUT_MS)]
+        self._own.kernel.ask(self._membership.coordinator, call, done, RELEASE_TIMEOUT_MS)
 
-    def _release_answered(self, count: int, outcome: LibraError | None, _: MonotonicMs) -> Effects:
+    def _release_answered(self, count: int, outcome: LibraError | None, _: MonotonicMs) -> None:
         if outcome is not None:
             log_failed_request(log, "queues not released", outcome, queues=count)
-        return []
 
     # Responses of the coordinator.
 
-    def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> Effects:
+    def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
         """Handle a broker's answer to where the coordinator is."""
         if isinstance(outcome, RequestCodeNotSupported | VersionNotSupported):
             log.warning(
@@ -257,41 +256,41 @@ class MemberCoordination:
                 reason=str(outcome),
             )
             self._known_brokers.offering.discard(request.address)
-            return self.look(now_ms)
-        self._membership.found(request, outcome, now_ms)
-        return []
+            self.look(now_ms)
+        else:
+            self._membership.found(request, outcome, now_ms)
 
-    def joined(
-        self, request: CoordinatorRequest, outcome: Joined | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    def joined(self, request: CoordinatorRequest, outcome: Joined | LibraError, now_ms: MonotonicMs) -> None:
         """Handle the coordinator's answer to a join."""
         answer = self._membership.joined(request, outcome, now_ms)
         self._note(outcome)
-        return self._handle_answer(answer, now_ms)
+        self._handle_answer(answer, now_ms)
 
     def polled(
         self, request: CoordinatorRequest, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         """Handle the coordinator's answer to a poll."""
         if isinstance(outcome, GroupAssignment) and self._membership.is_late(request, now_ms):
-            return self._polled_late(request, outcome, now_ms)
+            self._polled_late(request, outcome, now_ms)
+            return
         answer = self._membership.polled(request, outcome, now_ms)
         self._note(outcome)
         if answer is not None and answer.assignment is not None:
             self._duplicates.count -= request.duplicates
-        return self._handle_answer(answer, now_ms)
+        self._handle_answer(answer, now_ms)
 
     def _polled_late(
         self, request: CoordinatorRequest, assignment: GroupAssignment, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         """Renew the lease by an answer that came after we had given it up; the next one assigns."""
         until_ms = request.requested_ms + self._settings.session_ms
         is_ours = self._mode == assignment.mode == MODE_EPOCHS
         if not is_ours or until_ms <= max(now_ms, self._lease.until_ms):
-            return []
+            return
         held = now_ms < self._lease.until_ms
-        found = self._renew(request.requested_ms, now_ms)
-        return found if held else [*found, *self._go_on(now_ms)]
+        self._renew(request.requested_ms, now_ms)
+        if not held:
+            self._go_on(now_ms)
 
     def _note(self, outcome: object) -> None:
         """Report when the coordinator refuses us, and when it accepts us again."""
@@ -308,16 +307,15 @@ class MemberCoordination:
         elif not isinstance(outcome, LibraError):
             self._troubles.over("name")
 
-    def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> Effects:
+    def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> None:
         if answer is None:
-            return []
+            return
         held = now_ms < self._lease.until_ms
-        found: Effects = []
         assignment = answer.assignment
         if assignment is None:
-            if held and self._membership.is_on:
-                return []  # We rejoin with the queues that we hold.
-            return self._own.handle_each(ev.TakenByOther(), now_ms)
+            if not (held and self._membership.is_on):  # Else we rejoin with the queues that we hold.
+                self._own.handle_each(ev.TakenByOther(), now_ms)
+            return
         if assignment.warning:
             self._troubles.begin("subscriptions", SubscriptionsDiffer(assignment.warning))
         elif self._troubles.over("subscriptions"):
@@ -326,88 +324,90 @@ class MemberCoordination:
             self._lease.until_ms = FOREVER
             if self._mode != MODE_CLIENT:
                 self._mode = MODE_CLIENT
-                found = self._allocate_ourselves(now_ms)
+                self._allocate_ourselves(now_ms)
         else:
-            found = self._renew(answer.requested_ms, now_ms) + self._apply(assignment, now_ms)
-        return found if held else [*found, *self._go_on(now_ms)]
+            self._renew(answer.requested_ms, now_ms)
+            self._apply(assignment, now_ms)
+        if not held:
+            self._go_on(now_ms)
 
-    def _renew(self, requested_ms: MonotonicMs, now_ms: MonotonicMs) -> Effects:
+    def _renew(self, requested_ms: MonotonicMs, now_ms: MonotonicMs) -> None:
         self._lease.until_ms = requested_ms + self._settings.session_ms
         if self._lease_due.due_ms is None:
             self._lease_due.at(self._lease.until_ms)
         # An answer that lay in a socket while the process was stopped renews nothing.
-        is_over = now_ms < self._lease.until_ms and self._troubles.over("lease")
-        return self._known_brokers.lease_changed(ended=False) if is_over else []
+        if now_ms < self._lease.until_ms and self._troubles.over("lease"):
+            self._known_brokers.lease_changed(ended=False)
 
-    def _go_on(self, now_ms: MonotonicMs) -> Effects:
+    def _go_on(self, now_ms: MonotonicMs) -> None:
         """Continue what waited for our lease."""
-        return self._own.handle_each(ev.Continued(), now_ms) + self._own.let_commit(now_ms)
+        self._own.handle_each(ev.Continued(), now_ms)
+        self._own.let_commit(now_ms)
 
-    def _check_lease(self, now_ms: MonotonicMs) -> Effects:
+    def _check_lease(self, now_ms: MonotonicMs) -> None:
         """Report that our lease has ended: nothing is handled until the coordinator answers."""
         is_explained = any(self._troubles.present.values()) or not self._membership.is_on
         if self._lease.until_ms == FOREVER or self._mode != MODE_EPOCHS or self._own.closing or is_explained:
-            return []
+            return
         if now_ms < self._lease.until_ms:
             self._lease_due.at(self._lease.until_ms)
-            return []
+            return
         coordinator, session_ms = self._membership.coordinator, self._settings.session_ms
         error = RequestTimeout(
             f"this member of group {self._settings.group} handles no messages: its lease has ended, because "
             f"the coordinator at {coordinator} has not renewed it for session_ms={session_ms}"
         )
         self._troubles.begin("lease", error)
-        return self._known_brokers.lease_changed(ended=True)
+        self._known_brokers.lease_changed(ended=True)
 
-    def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> Effects:
+    def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> None:
         """Release queues that are no longer ours, and open those that are ours now."""
         if self._own.closing:
-            return []
-        found: Effects = []
+            return
         if self._mode != MODE_EPOCHS:
             self._mode = MODE_EPOCHS
             self._commits_due.by(now_ms + self.persist_ms)
             if self._own.uses_locks:
-                found += self._locks.lift(now_ms)
+                self._locks.lift(now_ms)
         member = self._membership.member
         claims = {grant.queue: Claim(member, grant.epoch) for grant in assignment.queues}
         for owned in self._table.each():
             owned.is_revoked_by_coordinator = owned.queue not in claims
             if owned.is_revoked_by_coordinator:
-                found += self._own.handle(owned, ev.Unassigned(self._settings.revoke_timeout_ms), now_ms)
-        found += self._look_for_overdue(now_ms)
+                self._own.handle(owned, ev.Unassigned(self._settings.revoke_timeout_ms), now_ms)
+        self._look_for_overdue(now_ms)
         opened = dict(each.value() for each in assignment.opened)
         for queue, claim in claims.items():
             if claim.epoch:  # Else the coordinator only repeats what we reported, until it knows more.
-                found += self._claims.granted(queue, claim, opened.get(queue), now_ms)
-        return found
+                self._claims.granted(queue, claim, opened.get(queue), now_ms)
 
-    def _allocate_ourselves(self, now_ms: MonotonicMs) -> Effects:
+    def _allocate_ourselves(self, now_ms: MonotonicMs) -> None:
         """Switch from epochs to our own allocation: our queues stay until a round decides otherwise.
 
         This includes queues that were waiting to be opened again.
         """
         self._released.clear()
         self._locks.resume()
-        steps = self._own.handle_each(ev.ClaimsDropped(), now_ms)
-        return steps + self._own.handle_each(ev.Continued(), now_ms) + self._rebalancing.begin(now_ms)
+        self._own.handle_each(ev.ClaimsDropped(), now_ms)
+        self._own.handle_each(ev.Continued(), now_ms)
+        self._rebalancing.begin(now_ms)
 
     # Handlers that run too long.
 
     def _watch_handlers(self, now_ms: MonotonicMs) -> None:
         self._overdue_check.at(now_ms + min(self._settings.max_processing_ms // CHECKS, CHECK_MS_MAX))
 
-    def _check_handlers(self, now_ms: MonotonicMs) -> Effects:
+    def _check_handlers(self, now_ms: MonotonicMs) -> None:
         """Have others get our queues when a handler exceeds its time; we get some again when it is done."""
         self._watch_handlers(now_ms)
         if self._mode != MODE_EPOCHS or self._own.closing or not self._membership.is_on:
-            return []
-        steps = self._look_for_overdue(now_ms)
-        if not self._overdue or self._membership.coordinator_knows_slow:
-            return steps
-        return self._own.handle_each(ev.TakenByOther(), now_ms) + self._leave("processing_timeout")
+            return
+        self._look_for_overdue(now_ms)
+        if self._overdue and not self._membership.coordinator_knows_slow:
+            self._own.handle_each(ev.TakenByOther(), now_ms)
+            self._leave("processing_timeout")
 
-    def _look_for_overdue(self, now_ms: MonotonicMs) -> Effects:
+    def _look_for_overdue(self, now_ms: MonotonicMs) -> None:
         """Find overdue handlers; those whose queues are about to be granted to others are abandoned."""
         was_slow, max_ms = bool(self._overdue), self._settings.max_processing_ms
         late = [
@@ -437,14 +437,14 @@ class MemberCoordination:
             for delivery in late
             if delivery.owned.is_revoked_by_coordinator and delivery.owned.state is QueueState.DRAINING
         ]
-        return self.overrun(revoked, now_ms) if revoked and not self._settings.fetches else []
+        if revoked and not self._settings.fetches:
+            self.overrun(revoked, now_ms)
 
-    def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> Effects:
+    def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> None:
         """Note that handlers have returned."""
         if not self._overdue:
-            return []
+            return
         self._overdue.difference_update(deliveries)
-        if self._overdue:
-            return []
-        self._troubles.over("handler")
-        return self.look(now_ms)
+        if not self._overdue:
+            self._troubles.over("handler")
+            self.look(now_ms)

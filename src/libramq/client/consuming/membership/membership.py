@@ -16,12 +16,10 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_kernel import ConsumerKernel
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.errors import (
     ConnectionLost,
@@ -91,19 +89,17 @@ class CoordinatorRequest(NamedTuple):
 class Answers(Protocol):
     """The receiver of the answers."""
 
-    def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> Effects:
+    def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
         """Handle a broker's answer to where the coordinator is."""
         ...
 
-    def joined(
-        self, request: CoordinatorRequest, outcome: Joined | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    def joined(self, request: CoordinatorRequest, outcome: Joined | LibraError, now_ms: MonotonicMs) -> None:
         """Handle the coordinator's answer to a join."""
         ...
 
     def polled(
         self, request: CoordinatorRequest, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         """Handle the coordinator's answer to a poll."""
         ...
 
@@ -115,15 +111,17 @@ class Membership:
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
-        timers: Timers,
+        kernel: ConsumerKernel,
         brokers: Callable[[], Sequence[str]],
     ) -> None:
         self._settings = settings
+        self._kernel = kernel
         self._subscriptions = {
             topic: named_expression(each.expression, kind_of(each)) for topic, each in subscriptions.items()
         }
         # What is due is requested after every event.
-        self._timer, self._look_timer = timers.new(lambda _: []), timers.new(lambda _: [])
+        self._timer = kernel.deadlines.new(lambda _: None)
+        self._look_timer = kernel.deadlines.new(lambda _: None)
         self._brokers = brokers
         self._step = Step.OFF
         self._is_asking = False
@@ -179,22 +177,22 @@ class Membership:
         *,
         leaving: bool = False,
         slow: bool = False,
-    ) -> fx.Ask[Any] | None:
-        """Return the next request; None while one is under way, or during a pause."""
+    ) -> None:
+        """Send the next request, unless one is under way, or during a pause."""
         if self._is_asking and self._look_due_ms is not None and now_ms >= self._look_due_ms:
-            return self._look(now_ms)
+            self._look(now_ms)
+            return
         if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
-            return None
+            return
         number = self._number + 1
-        ask: fx.Ask[Any]
         if self._step is Step.FIND:
             address = self._next_broker()
             if address is None:
                 self._pause(now_ms, ASK_AGAIN_MS_MAX)
-                return None
-            ask = self._find(CoordinatorRequest(address, number, now_ms), self._answer_ms)
+                return
+            self._find(CoordinatorRequest(address, number, now_ms), self._answer_ms)
         elif self._step is Step.JOIN:
-            ask = self._join(CoordinatorRequest(self.coordinator, number, now_ms), held())
+            self._join(CoordinatorRequest(self.coordinator, number, now_ms), held())
         else:
             body = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving, slow=slow)
             session_ms = self._settings.session_ms
@@ -202,23 +200,22 @@ class Membership:
             spare_ms = session_ms // 2 - session_ms // 12 - self._round_trip_ms
             hold_ms = min(session_ms // POLLS_PER_SESSION, max(0, spare_ms))
             request = CoordinatorRequest(self.coordinator, number, now_ms, self.member, hold_ms, duplicates)
-            ask = self._poll(request, body)
+            self._poll(request, body)
         self._number += 1
         self._is_asking, self._look_due_ms = True, None
         if self._step is not Step.FIND and self._failures:
             self._look_later(now_ms)
-        return ask
 
     @property
     def _answer_ms(self) -> int:
         """Return how long an answer may take that nothing holds."""
         return self._patient(max(ANSWER_MS_MIN, self._settings.session_ms // 3))
 
-    def _find(self, request: CoordinatorRequest, timeout_ms: int) -> fx.Ask[str]:
+    def _find(self, request: CoordinatorRequest, timeout_ms: int) -> None:
         done = partial(self.answers.found, request)
-        return fx.Ask(request.address, find_group(self._settings.group), done, timeout_ms)
+        self._kernel.ask(request.address, find_group(self._settings.group), done, timeout_ms)
 
-    def _join(self, request: CoordinatorRequest, held: list[QueueGrant]) -> fx.Ask[Joined]:
+    def _join(self, request: CoordinatorRequest, held: list[QueueGrant]) -> None:
         header = GroupJoinHeader(
             consumer_group=self._settings.group,
             client_id=self._settings.client_id,
@@ -236,18 +233,17 @@ class Membership:
             orderly=self._settings.orderly,
         )
         done = partial(self.answers.joined, request)
-        return fx.Ask(request.address, join_group(header, body), done, self._answer_ms)
+        self._kernel.ask(request.address, join_group(header, body), done, self._answer_ms)
 
-    def _poll(self, request: CoordinatorRequest, body: GroupPollBody) -> fx.Ask[GroupAssignment]:
+    def _poll(self, request: CoordinatorRequest, body: GroupPollBody) -> None:
         session_ms, hold_ms = self._settings.session_ms, request.hold_ms
         # The second half of the session is for finding another coordinator.
         spare_ms = session_ms // 2 - session_ms // POLLS_PER_SESSION
         timeout_ms = self._patient(hold_ms + max(ANSWER_MS_MIN, spare_ms, 2 * self._round_trip_ms))
         epoch = self._last.epoch if self._last is not None else 0
         call = poll_group(self._settings.group, request.member, epoch, body, hold_ms)
-        return fx.Ask(
-            request.address, call, partial(self.answers.polled, request), timeout_ms, takes_late=True
-        )
+        done = partial(self.answers.polled, request)
+        self._kernel.ask(request.address, call, done, timeout_ms, takes_late=True)
 
     def _next_broker(self) -> str | None:
         """Return the next broker to ask for the coordinator; a coordinator that was silent comes last.
@@ -260,13 +256,12 @@ class Membership:
         self._finds += 1
         return brokers[self._finds % len(brokers)] if brokers else None
 
-    def _look(self, now_ms: MonotonicMs) -> fx.Ask[str] | None:
-        """Return a lookup of the coordinator beside the request under way, with the number of that."""
+    def _look(self, now_ms: MonotonicMs) -> None:
+        """Look up the coordinator beside the request under way, with the number of that."""
         self._look_later(now_ms)
         address = self._next_broker()
-        if address is None or address == self.coordinator:
-            return None
-        return self._find(CoordinatorRequest(address, self._number, now_ms), LOOK_MS)
+        if address is not None and address != self.coordinator:
+            self._find(CoordinatorRequest(address, self._number, now_ms), LOOK_MS)
 
     def _look_later(self, now_ms: MonotonicMs) -> None:
         self._look_due_ms = now_ms + LOOK_MS

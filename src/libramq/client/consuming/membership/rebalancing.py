@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from libramq.balance import TopicRule
-from libramq.client.consuming import effects as fx
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import REBALANCE_SOON_MS, Ownership
 from libramq.clock import MonotonicMs
@@ -53,17 +51,20 @@ class Rebalancing:
         self._lists_awaited: set[str] = set()
         self._again = False
 
-    def begin(self, now_ms: MonotonicMs) -> Effects:
+    def begin(self, now_ms: MonotonicMs) -> None:
         """Begin a round, unless a coordinator allocates or the consumer stops: fetch the group's members."""
         if not self._may_go_on():
-            return []
+            return
         if self._settings.assigns:
-            return self._take_assigned(now_ms)
-        if self._settings.broadcasting:
-            return self._take_all(now_ms)
-        if self._lists_awaited:
+            self._take_assigned(now_ms)
+        elif self._settings.broadcasting:
+            self._take_all(now_ms)
+        elif self._lists_awaited:
             self._again = True
-            return []
+        else:
+            self._fetch_lists(now_ms)
+
+    def _fetch_lists(self, now_ms: MonotonicMs) -> None:
         self._again = False
         self._own.is_balanced = True
         by_address: dict[str, list[str]] = {}
@@ -76,10 +77,8 @@ class Rebalancing:
         if not by_address:
             self._own.repeat_round(now_ms)
         call = consumer_list(self._settings.group)
-        return [
-            fx.Ask(address, call, partial(self.list_fetched, address, topics))
-            for address, topics in by_address.items()
-        ]
+        for address, topics in by_address.items():
+            self._own.kernel.ask(address, call, partial(self.list_fetched, address, topics))
 
     def _may_go_on(self) -> bool:
         """Return whether to allocate; else drop the round under way: a later one would wait for its lists."""
@@ -91,53 +90,49 @@ class Rebalancing:
 
     def list_fetched(
         self, address: str, topics: Sequence[str], outcome: Sequence[str] | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         """Handle the group's member list; end the round when all lists are here, and schedule the next."""
         if not self._may_go_on():
-            return []
+            return
         self._lists_awaited.discard(address)
-        found: Effects = []
         if isinstance(outcome, LibraError) or not outcome:
             self._own.is_balanced = False
         else:
             if self._settings.client_id not in outcome:  # It has forgotten us: others get our queues.
                 self._own.is_balanced = False
-                found += self._known_brokers.heartbeats([address])
+                self._known_brokers.heartbeats([address])
             for topic in topics:
-                found += self._allocate(topic, outcome, now_ms)
+                self._allocate(topic, outcome, now_ms)
         if self._lists_awaited:
-            return found
+            return
         self._schedule(now_ms)
-        return found + self.begin(now_ms) if self._again else found
+        if self._again:
+            self.begin(now_ms)
 
-    def _take_all(self, now_ms: MonotonicMs) -> Effects:
+    def _take_all(self, now_ms: MonotonicMs) -> None:
         self._own.is_balanced = True
-        found: Effects = []
         for topic in self.topics:
-            found += self._apply(topic, self._routes.subscribe_queues(topic), now_ms, takeover_delay_ms=0)
+            self._apply(topic, self._routes.subscribe_queues(topic), now_ms, takeover_delay_ms=0)
         self._schedule(now_ms)
-        return found
 
-    def assign(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
+    def assign(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
         """Take the queues that the program chose, and give up the others."""
         self._assigned = tuple(dict.fromkeys(queues))
-        return self._take_assigned(now_ms)
+        self._take_assigned(now_ms)
 
-    def _take_assigned(self, now_ms: MonotonicMs) -> Effects:
+    def _take_assigned(self, now_ms: MonotonicMs) -> None:
         self._own.is_balanced = True
         owned = {each.queue for each in self._table.each() if each.is_ours}
         # Of the others the routes are looked up; then this is called again.
         reachable = [each for each in self._assigned if self._routes.master(each.broker_name) is not None]
-        found: Effects = []
         for queue in sorted(owned.difference(self._assigned)):
-            found += self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
+            self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
         for queue in reachable:
             if queue not in owned:
-                found += self._own.take(queue, now_ms, delay_ms=0)
+                self._own.take(queue, now_ms, delay_ms=0)
         self._schedule(now_ms)
-        return found
 
-    def _allocate(self, topic: str, client_ids: Sequence[str], now_ms: MonotonicMs) -> Effects:
+    def _allocate(self, topic: str, client_ids: Sequence[str], now_ms: MonotonicMs) -> None:
         try:
             allocated = allocate(
                 self._settings.strategy,
@@ -148,27 +143,25 @@ class Rebalancing:
         except Exception:  # A user's strategy may raise anything.
             log.exception("the strategy failed", topic=topic, members=len(client_ids))
             self._own.is_balanced = False
-            return []
+            return
         # If we are alone, no other member has anything left to commit.
         delay_ms = self._settings.takeover_delay_ms if len(client_ids) > 1 else 0
-        return self._apply(topic, allocated, now_ms, takeover_delay_ms=delay_ms)
+        self._apply(topic, allocated, now_ms, takeover_delay_ms=delay_ms)
 
     def _apply(
         self, topic: str, allocated: Sequence[MessageQueue], now_ms: MonotonicMs, *, takeover_delay_ms: int
-    ) -> Effects:
+    ) -> None:
         idle = [queue for queue in self._table.idle(now_ms) if queue.topic == topic]
         owned = set(self._table.of_topic(topic)).difference(idle)
         taken = [queue for queue in allocated if queue not in owned]
         released = sorted(owned.difference(allocated))
-        found: Effects = []
         for queue in (*released, *idle):
-            found += self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
+            self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
         for queue in taken:
-            found += self._own.take(queue, now_ms, delay_ms=takeover_delay_ms)
+            self._own.take(queue, now_ms, delay_ms=takeover_delay_ms)
         if taken or released:
             log.info("rebalanced", topic=topic, taken=len(taken), released=len(released))
-            found += self._known_brokers.changed(now_ms)
-        return found
+            self._known_brokers.changed(now_ms)
 
     def _schedule(self, now_ms: MonotonicMs) -> None:
         delay_ms = self._settings.rebalance_ms if self._own.is_balanced else REBALANCE_SOON_MS

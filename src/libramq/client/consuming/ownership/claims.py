@@ -16,7 +16,6 @@ Ours.
 
 from typing import Final
 
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import begin_at_committed, load, load_later
 from libramq.client.consuming.ownership.ownership import Ownership, Released
@@ -42,133 +41,136 @@ log = get_logger(__name__)
 REFUSED_MS_MAX: Final = 2_000
 
 
-def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs) -> Effects:
+def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs) -> None:
     """Begin with a queue: lock it, wait for its last owner, or load its offset at once."""
     if event.claim is not None:
         owned.claim = QueueClaim(event.claim)
         if event.opened is not None:
             owned.state = QueueState.OPENING
-            steps = own.announce(owned)
-            return steps + _begin_opened(own, owned, event.claim, event.opened, now_ms)
+            own.announce(owned)
+            _begin_opened(own, owned, event.claim, event.opened, now_ms)
+            return
     if own.uses_locks:
-        return _lock(own, owned)
-    steps = own.announce(owned)
+        _lock(own, owned)
+        return
+    own.announce(owned)
     if event.delay_ms:
         owned.state = QueueState.WAITING
         own.load_at(owned, now_ms + event.delay_ms)
-        return steps
-    return steps + load(own, owned, event, now_ms)
+    else:
+        load(own, owned, event, now_ms)
 
 
-def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Effects:
+def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> None:
     """Open a queue that the coordinator has granted us, also if it is open under an earlier grant."""
     if owned.claim.granted == event.claim or owned.claim.is_newer_than(event.claim):
-        return []
+        return
     owned.claim.regrant(event.claim)
-    return own.announce(owned) + load(own, owned, event, now_ms)
+    own.announce(owned)
+    load(own, owned, event, now_ms)
 
 
-def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Effects:
+def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> None:
     """Take a queue again after it is given up."""
     owned.claim.regrant(event.claim)
     owned.is_wanted_again = True
-    return []
 
 
-def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
+def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> None:
     """Begin a queue at the offset that its fence returned."""
-    return _begin_opened(own, owned, event.claim, event.answer, now_ms)
+    _begin_opened(own, owned, event.claim, event.answer, now_ms)
 
 
-def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
+def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> None:
     """Continue where we are, unless somebody else has read the queue meanwhile."""
     may_continue = _fits(own, owned, event.answer)
     owned.claim.accept(event.claim, event.answer.topic_start)
-    if not may_continue:
-        steps = lose(own, owned, event, now_ms)
-        return steps + own.take(owned.queue, now_ms, delay_ms=0, claim=event.claim)
-    own.read(owned)
-    return own.pulling.go_on(owned, now_ms)
+    if may_continue:
+        own.read(owned)
+        own.pulling.go_on(owned, now_ms)
+    else:
+        lose(own, owned, event, now_ms)
+        own.take(owned.queue, now_ms, delay_ms=0, claim=event.claim)
 
 
-def not_opened(own: Ownership, owned: OwnedQueue, event: ev.OpenFailed, now_ms: MonotonicMs) -> Effects:
+def not_opened(own: Ownership, owned: OwnedQueue, event: ev.OpenFailed, now_ms: MonotonicMs) -> None:
     """Try again; give up a queue that its fence has refused for long."""
     if event.is_refused_for_long and owned.claim.opened is None:
-        return lose(own, owned, event, now_ms)
-    load_later(own, owned, now_ms)
-    return []
+        lose(own, owned, event, now_ms)
+    else:
+        load_later(own, owned, now_ms)
 
 
-def refuse_pull(own: Ownership, owned: OwnedQueue, event: ev.PullRefused, now_ms: MonotonicMs) -> Effects:
+def refuse_pull(own: Ownership, owned: OwnedQueue, event: ev.PullRefused, now_ms: MonotonicMs) -> None:
     """Handle the refusal of a pull, which has ended with it."""
     owned.cursor.is_under_way = False
-    return refuse(own, owned, event, now_ms)
+    refuse(own, owned, event, now_ms)
 
 
 def refuse(
     own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused | ev.PullRefused, now_ms: MonotonicMs
-) -> Effects:
+) -> None:
     """Lose a queue that was fenced, or open it again if its fence has forgotten us."""
     if event.claim != owned.claim.granted:
-        return own.pulling.pull(owned, now_ms) if owned.claim.is_current else []
-    if isinstance(event.error, Fenced):
-        return lose(own, owned, event, now_ms)
-    owned.claim.opened = None
-    owned.state = QueueState.FORGOTTEN
-    return load(own, owned, event, now_ms)
+        if owned.claim.is_current:
+            own.pulling.pull(owned, now_ms)
+    elif isinstance(event.error, Fenced):
+        lose(own, owned, event, now_ms)
+    else:
+        owned.claim.opened = None
+        owned.state = QueueState.FORGOTTEN
+        load(own, owned, event, now_ms)
 
 
-def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_ms: MonotonicMs) -> Effects:
+def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_ms: MonotonicMs) -> None:
     """Handle the refusal of a commit while a queue is given up."""
     if event.claim != owned.claim.granted:
-        return []
+        return
     if isinstance(event.error, Fenced):
-        return lose(own, owned, event, now_ms)
-    owned.claim.opened = None
-    return []
+        lose(own, owned, event, now_ms)
+    else:
+        owned.claim.opened = None
 
 
-def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
+def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> None:
     """Begin a queue as one that we allocate for ourselves; a former owner may still commit."""
     owned.claim = QueueClaim()
     if own.uses_locks:
-        return _lock(own, owned)
-    owned.state = QueueState.WAITING
-    own.load_at(owned, now_ms + own.settings.takeover_delay_ms)
-    return []
+        _lock(own, owned)
+    else:
+        owned.state = QueueState.WAITING
+        own.load_at(owned, now_ms + own.settings.takeover_delay_ms)
 
 
-def keep_reading(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
+def keep_reading(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> None:
     """Go on as before. Brokers reserve our open queues until we have locked them (groups.queue_lock)."""
     owned.claim = QueueClaim()
     own.read(owned)
-    if not own.uses_locks:
-        return []
-    owned.lock = QueueLock(LockStatus.HELD, own.master(owned) or "")
-    return own.want_lock(owned)
+    if own.uses_locks:
+        owned.lock = QueueLock(LockStatus.HELD, own.master(owned) or "")
+        own.want_lock(owned)
 
 
-def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
+def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> None:
     """Go on giving up a queue, without a coordinator."""
     owned.claim = QueueClaim()
-    return []
 
 
 def _begin_opened(
     own: Ownership, owned: OwnedQueue, claim: Claim, opened: Opened, now_ms: MonotonicMs
-) -> Effects:
+) -> None:
     owned.claim.accept(claim, opened.topic_start)
     if opened.attempts and opened.offset is not None:
         owned.former_attempts = Attempts(opened.offset, opened.attempts)
     # A young queue's 0 counts only if it is unknown since when its topic is read.
     is_sought = opened.is_initial and own.since_ms.get(owned.queue.topic)
-    return begin_at_committed(own, owned, None if is_sought else opened.offset, now_ms)
+    begin_at_committed(own, owned, None if is_sought else opened.offset, now_ms)
 
 
-def _lock(own: Ownership, owned: OwnedQueue) -> Effects:
+def _lock(own: Ownership, owned: OwnedQueue) -> None:
     owned.state = QueueState.LOCKING
     owned.lock.status = LockStatus.WANTED
-    return own.want_lock(owned)
+    own.want_lock(owned)
 
 
 def _fits(own: Ownership, owned: OwnedQueue, answer: Opened) -> bool:
@@ -203,41 +205,41 @@ class Claims:
         #: turn: the coordinator's, and one of another that was cut off.
         self._refused: dict[MessageQueue, dict[Claim, MonotonicMs]] = {}
 
-    def granted(
-        self, queue: MessageQueue, claim: Claim, opened: Opened | None, now_ms: MonotonicMs
-    ) -> Effects:
+    def granted(self, queue: MessageQueue, claim: Claim, opened: Opened | None, now_ms: MonotonicMs) -> None:
         """Handle the coordinator's grant of a queue. opened: if its fence has opened it at once."""
         if self._own.closing:
-            return []
+            return
         if self._fenced.get(queue) == claim:  # The fence decides: asking again is of no use.
             self._release_refused(queue, claim, now_ms)
-            return []
+            return
         owned = self._own.table.get(queue)
         if owned is None:
             if opened is not None:
                 self._fenced.pop(queue, None)
                 self._refused.pop(queue, None)
-            return self._own.take(queue, now_ms, delay_ms=0, claim=claim, opened=opened)
-        return self._own.handle(owned, ev.Granted(claim), now_ms)
+            self._own.take(queue, now_ms, delay_ms=0, claim=claim, opened=opened)
+        else:
+            self._own.handle(owned, ev.Granted(claim), now_ms)
 
     def _opened(
         self, owned: OwnedQueue, claim: Claim, outcome: Opened | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         """Handle a fence's answer to an opening."""
         is_current = self._own.table.is_current(owned)
         if not is_current or not owned.is_ours or claim != owned.claim.granted:
-            return []
+            return
         if isinstance(outcome, Fenced):
             self._fenced[owned.queue] = claim
             self._release_refused(owned.queue, claim, now_ms)
-            return self._own.handle(owned, ev.OpenFenced(), now_ms)
-        if isinstance(outcome, LibraError):
-            return self._not_opened(owned, claim, outcome, now_ms)
-        self._fenced.pop(owned.queue, None)
-        self._refused.pop(owned.queue, None)
-        return self._own.handle(owned, ev.Opened(claim, outcome), now_ms)
+            self._own.handle(owned, ev.OpenFenced(), now_ms)
+        elif isinstance(outcome, LibraError):
+            self._not_opened(owned, claim, outcome, now_ms)
+        else:
+            self._fenced.pop(owned.queue, None)
+            self._refused.pop(owned.queue, None)
+            self._own.handle(owned, ev.Opened(claim, outcome), now_ms)
 
-    def _not_opened(self, owned: OwnedQueue, claim: Claim, error: LibraError, now_ms: MonotonicMs) -> Effects:
+    def _not_opened(self, owned: OwnedQueue, claim: Claim, error: LibraError, now_ms: MonotonicMs) -> None:
         if not isinstance(error, NotYetGranted):
             log_failed_request(log, "queue not opened yet", error, queue=str(owned.queue))
         is_released = False
@@ -245,7 +247,7 @@ class Claims:
             is_released = self._release_refused(owned.queue, claim, now_ms)
         else:
             self._refused.get(owned.queue, {}).pop(claim, None)  # No refusal: the broker was not reached.
-        return self._own.handle(owned, ev.OpenFailed(error, is_refused_for_long=is_released), now_ms)
+        self._own.handle(owned, ev.OpenFailed(error, is_refused_for_long=is_released), now_ms)
 
     def _release_refused(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> bool:
         """Release a queue whose claim has been refused for too long; return whether it was."""

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from libramq.client.consuming import effects as fx
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import load
 from libramq.client.consuming.ownership.ownership import Ownership
@@ -48,84 +46,78 @@ LOCK_TIMEOUT_MS: Final = 1_000
 LOCK_RENEW_MS: Final = 20_000
 
 
-def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
+def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> None:
     """Continue with the offset, when the last owner has had time to commit."""
     owned.lock.trust(event.requested_ms)
-    steps = own.announce(owned)
+    own.announce(owned)
     if own.settings.orderly_takeover_ms:
         owned.state = QueueState.WAITING
         own.load_at(owned, now_ms + own.settings.orderly_takeover_ms)
-        return steps
-    return steps + load(own, owned, event, now_ms)
+    else:
+        load(own, owned, event, now_ms)
 
 
-def keep_lock(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
+def keep_lock(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> None:
     """Trust the lock for another while."""
     owned.lock.trust(event.requested_ms)
-    return []
 
 
-def query_doubt(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
+def query_doubt(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> None:
     """Query the offset: another member may have held the lock meanwhile, and read the queue."""
     owned.lock.trust(event.requested_ms)
     call = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=True)
-    return own.ask(owned, event.address, call, ev.OffsetAnswered)
+    own.ask(owned, event.address, call, ev.OffsetAnswered)
 
 
-def resolve_doubt(
-    own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs
-) -> Effects:
+def resolve_doubt(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs) -> None:
     """Continue after our lock was confirmed, unless another member has read further."""
     outcome = event.outcome
     if isinstance(outcome, LibraError):
         own.want_lock_at(owned, now_ms + LOCK_FAILED_MS)
-        return []
+        return
     ours = own.offsets.read(owned.queue)
     if outcome is not None and outcome > (owned.cursor.start_offset if ours is None else ours):
-        return lose(own, owned, event, now_ms)
-    owned.lock.status = LockStatus.HELD
-    own.read(owned)
-    return own.pulling.go_on(owned, now_ms)
+        lose(own, owned, event, now_ms)
+    else:
+        owned.lock.status = LockStatus.HELD
+        own.read(owned)
+        own.pulling.go_on(owned, now_ms)
 
 
-def retry_lock(own: Ownership, owned: OwnedQueue, event: ev.LockRefused, now_ms: MonotonicMs) -> Effects:
+def retry_lock(own: Ownership, owned: OwnedQueue, event: ev.LockRefused, now_ms: MonotonicMs) -> None:
     """Request a lock again that its last owner still has."""
     is_soon = owned.lock.refusals < LOCK_RETRIES_SOON
     owned.lock.refusals += 1
     own.want_lock_at(owned, now_ms + (LOCK_RETRY_MS if is_soon else LOCK_RETRY_LATER_MS))
-    return []
 
 
-def lock_failed(own: Ownership, owned: OwnedQueue, event: ev.LockFailed, now_ms: MonotonicMs) -> Effects:
+def lock_failed(own: Ownership, owned: OwnedQueue, event: ev.LockFailed, now_ms: MonotonicMs) -> None:
     """Request a lock again, and doubt it once it is about to expire."""
     log_failed_request(log, "queue not locked", event.error, queue=str(owned.queue))
     own.want_lock_at(owned, now_ms + LOCK_FAILED_MS)
     if owned.lock.status is LockStatus.HELD and now_ms >= owned.lock.until_ms - LOCK_FAILED_MS:
-        return doubt_lock(own, owned, event, now_ms)
-    return []
+        doubt_lock(own, owned, event, now_ms)
 
 
-def doubt_lock(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
+def doubt_lock(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
     """Begin nothing more under a lock that the broker may give away."""
     if owned.state in (QueueState.LOCKING, QueueState.WAITING, QueueState.OPENING):
         # Nothing was read yet: it is locked again as soon as its broker answers a heartbeat.
         owned.state = QueueState.LOCKING
         owned.lock.status = LockStatus.WANTED
-        return []
+        return
     owned.lock.status = LockStatus.IN_DOUBT
     if owned.state in (*POSITIONED, QueueState.SEARCHING):
         owned.state = QueueState.DOUBTED
-    return []
 
 
-def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: MonotonicMs) -> Effects:
+def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: MonotonicMs) -> None:
     """Return the lock: the coordinator's grant replaces it."""
     own.unlock(owned)
     owned.lock = QueueLock()
-    if owned.state is not QueueState.DOUBTED:
-        return []
-    own.read(owned)
-    return own.pulling.go_on(owned, now_ms)
+    if owned.state is QueueState.DOUBTED:
+        own.read(owned)
+        own.pulling.go_on(owned, now_ms)
 
 
 class Locks:
@@ -135,32 +127,29 @@ class Locks:
         self._own = own
         #: In coordinated groups fences keep the order, and `uses_locks` is False.
         self._is_orderly = own.uses_locks
-        self._renewal = own.timers.new(self.renew)
+        self._renewal = own.kernel.deadlines.new(self.renew)
 
     def resume(self) -> None:
         """Begin locking: we allocate for ourselves."""
         self._own.uses_locks = self._is_orderly
 
-    def lift(self, now_ms: MonotonicMs) -> Effects:
+    def lift(self, now_ms: MonotonicMs) -> None:
         """Stop locking: a coordinator allocates."""
         self._own.uses_locks = False
-        return self._own.handle_each(ev.LocksLifted(), now_ms)
+        self._own.handle_each(ev.LocksLifted(), now_ms)
 
-    def renew(self, now_ms: MonotonicMs) -> Effects:
+    def renew(self, now_ms: MonotonicMs) -> None:
         """Request every lock again."""
         if self._is_orderly:
             self._renewal.at(now_ms + LOCK_RENEW_MS)
         if self._own.uses_locks:
             for owned in self._own.table.each():
                 self._own.want_lock(owned)
-        return []
 
-    def doubt(self, address: str, now_ms: MonotonicMs) -> Effects:
+    def doubt(self, address: str, now_ms: MonotonicMs) -> None:
         """Doubt the locks at a broker whose connection ended; it may give them away."""
-        steps: Effects = []
         for owned in self._at(address):
-            steps += self._own.handle(owned, ev.LockDoubted(), now_ms)
-        return steps
+            self._own.handle(owned, ev.LockDoubted(), now_ms)
 
     def confirm(self, address: str) -> None:
         """Request the locks again at a reconnected broker; lost unlock requests are repeated."""
@@ -171,13 +160,13 @@ class Locks:
         for owned in self._at(address):
             self._own.want_lock(owned)
 
-    def requests(self, now_ms: MonotonicMs) -> Effects:
-        """Return one request for each broker with queues to lock, and one for each with queues to unlock."""
+    def requests(self, now_ms: MonotonicMs) -> None:
+        """Send one request to each broker with queues to lock, and one to each with queues to unlock."""
         group, client_id = self._own.settings.group, self._own.settings.client_id
-        steps: Effects = []
         for address, to_unlock in self._own.to_unlock.items():
             done = partial(self._unlocked, len(to_unlock))
-            steps.append(fx.Ask(address, unlock_batch(group, client_id, to_unlock), done, LOCK_TIMEOUT_MS))
+            call = unlock_batch(group, client_id, to_unlock)
+            self._own.kernel.ask(address, call, done, LOCK_TIMEOUT_MS)
         self._own.to_unlock = {}
         by_address: dict[str, list[OwnedQueue]] = {}
         for owned in self._own.locks_wanted.values():
@@ -185,17 +174,16 @@ class Locks:
                 continue
             master = self._own.master(owned)
             if master is None:
-                steps += self._own.known_brokers.look_soon(now_ms)
+                self._own.known_brokers.look_soon(now_ms)
                 self._own.want_lock_at(owned, now_ms + LOCK_FAILED_MS)
             else:
                 owned.lock.address = master
                 by_address.setdefault(master, []).append(owned)
         self._own.locks_wanted.clear()
         for address, wanted in by_address.items():
-            call = lock_batch(group, client_id, [owned.queue for owned in wanted])
-            done = partial(self._answered, address, wanted, now_ms)
-            steps.append(fx.Ask(address, call, done, LOCK_TIMEOUT_MS))
-        return steps
+            lock = lock_batch(group, client_id, [owned.queue for owned in wanted])
+            locked = partial(self._answered, address, wanted, now_ms)
+            self._own.kernel.ask(address, lock, locked, LOCK_TIMEOUT_MS)
 
     def _answered(
         self,
@@ -204,10 +192,9 @@ class Locks:
         requested_ms: MonotonicMs,
         outcome: Sequence[MessageQueue] | LibraError,
         now_ms: MonotonicMs,
-    ) -> Effects:
+    ) -> None:
         """Handle a broker's answer about our locks."""
         granted = frozenset() if isinstance(outcome, LibraError) else frozenset(outcome)
-        steps: Effects = []
         for owned in wanted:
             queue = owned.queue
             # Given up during the request; or a coordinator allocates in the meantime.
@@ -220,13 +207,11 @@ class Locks:
                     event = ev.LockFailed(outcome)
                 elif queue in granted:
                     event = ev.LockGranted(address, requested_ms)
-                steps += self._own.handle(owned, event, now_ms)
-        return steps
+                self._own.handle(owned, event, now_ms)
 
-    def _unlocked(self, count: int, outcome: LibraError | None, _: MonotonicMs) -> Effects:
+    def _unlocked(self, count: int, outcome: LibraError | None, _: MonotonicMs) -> None:
         if outcome is not None:  # The broker frees them when our session ends.
             log_failed_request(log, "queues not unlocked", outcome, queues=count)
-        return []
 
     def _at(self, address: str) -> list[OwnedQueue]:
         if not self._own.uses_locks:

@@ -18,7 +18,6 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import OFFSET_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.queues.owned_queue import POSITIONED, OwnedQueue, QueueState
@@ -66,29 +65,32 @@ def where_to_pull_from(
     return search_offset(queue, settings.consume_timestamp_ms)
 
 
-def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
+def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
     """Query the committed offset; a granted queue is opened instead."""
     if owned.state not in POSITIONED:  # Else it is read meanwhile, as far as its state allows.
         owned.state = QueueState.OPENING
     address = own.master(owned)
-    if address is None:
-        return cannot_load(own, owned, NO_MASTER, now_ms)
     granted = owned.claim.granted
-    if granted is not None:
+    if address is None:
+        cannot_load(own, owned, NO_MASTER, now_ms)
+    elif granted is not None:
         call = open_queue(own.settings.group, owned.queue, granted.member, granted.epoch)
-        return [fx.Ask(address, call, partial(own.on_opened, owned, granted), OFFSET_TIMEOUT_MS)]
-    if own.settings.broadcasting:
-        return [fx.ReadOffset(owned.queue, partial(own.answered, owned, ev.OffsetAnswered))]
-    # Unless it is known since when the group reads its topic, a young queue is read from its start, as
-    # upstream's brokers decide: messages that arrived before a new queue's first reader would be lost.
-    may_be_young = not own.since_ms.get(owned.queue.topic)
-    query = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=may_be_young)
-    return own.ask(owned, address, query, ev.OffsetAnswered)
+        own.kernel.ask(address, call, partial(own.on_opened, owned, granted), OFFSET_TIMEOUT_MS)
+    elif own.settings.broadcasting:
+        answered = partial(own.answered, owned, ev.OffsetAnswered)
+        own.kernel.effects.add(fx.ReadOffset(owned.queue, answered))
+    else:
+        # Unless it is known since when the group reads its topic, a young queue is read from its start, as
+        # upstream's brokers decide: messages that arrived before a new queue's first reader would be lost.
+        may_be_young = not own.since_ms.get(owned.queue.topic)
+        query = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=may_be_young)
+        own.ask(owned, address, query, ev.OffsetAnswered)
 
 
-def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Effects:
+def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> None:
     """Open a queue again that is read under an earlier grant."""
-    return [] if owned.claim.is_current else load(own, owned, event, now_ms)
+    if not owned.claim.is_current:
+        load(own, owned, event, now_ms)
 
 
 def load_later(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
@@ -98,32 +100,32 @@ def load_later(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
     own.load_at(owned, now_ms + delay_ms)
 
 
-def cannot_load(own: Ownership, owned: OwnedQueue, reason: str, now_ms: MonotonicMs) -> Effects:
+def cannot_load(own: Ownership, owned: OwnedQueue, reason: str, now_ms: MonotonicMs) -> None:
     """Retry later, or leave the queue to the next round."""
     if not owned.claim.tries:  # Not each time for as long as a master is away.
         log.warning("queue not opened yet", queue=str(owned.queue), reason=reason)
-    missing = own.known_brokers.look_soon(now_ms) if own.master(owned) is None else []
+    if own.master(owned) is None:
+        own.known_brokers.look_soon(now_ms)
     if owned.claim.granted is not None:
         load_later(own, owned, now_ms)
-        return missing
+        return
     own.remove(owned)
     own.repeat_round(now_ms)
     own.unlock(owned)
-    return [*missing, fx.Revoked((owned.queue,))]
+    own.kernel.effects.add(fx.Revoked((owned.queue,)))
 
 
-def begin(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs) -> Effects:
+def begin(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs) -> None:
     """Begin at the committed offset, or find out where."""
     if not owned.claim.is_current:
-        return []  # Asked before the coordination mode changed.
+        return  # Asked before the coordination mode changed.
     if isinstance(event.outcome, LibraError):
-        return cannot_load(own, owned, str(event.outcome), now_ms)
-    return begin_at_committed(own, owned, event.outcome, now_ms)
+        cannot_load(own, owned, str(event.outcome), now_ms)
+    else:
+        begin_at_committed(own, owned, event.outcome, now_ms)
 
 
-def begin_at_committed(
-    own: Ownership, owned: OwnedQueue, committed: int | None, now_ms: MonotonicMs
-) -> Effects:
+def begin_at_committed(own: Ownership, owned: OwnedQueue, committed: int | None, now_ms: MonotonicMs) -> None:
     """Begin at the committed offset; None if nothing is committed."""
     queue = owned.queue
     start = where_to_pull_from(own.settings, queue, committed, own.since_ms.get(queue.topic, 0))
@@ -133,55 +135,56 @@ def begin_at_committed(
         if committed:  # Brokers also answer 0 for a new queue without an offset.
             own.commits.firsts.known(queue)
         own.read(owned)
-        return own.pulling.start(owned, start, now_ms, was_committed=committed is not None)
+        own.pulling.start(owned, start, now_ms, was_committed=committed is not None)
+        return
     address = own.master(owned)
     if address is None:
-        return cannot_load(own, owned, NO_MASTER, now_ms)
-    return own.ask(owned, address, start, ev.StartAnswered)
+        cannot_load(own, owned, NO_MASTER, now_ms)
+    else:
+        own.ask(owned, address, start, ev.StartAnswered)
 
 
-def begin_at_start(
-    own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs
-) -> Effects:
+def begin_at_start(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> None:
     """Begin a queue without a committed offset."""
     topic = owned.queue.topic
     if not owned.claim.is_current:
-        return []
+        return
     if isinstance(event.outcome, NoPermission) and own.since_ms.get(topic):
         # Apache's access control permits members no search; its own rule needs none in a young queue.
         own.since_ms = {**own.since_ms, topic: 0}
-        return load(own, owned, event, now_ms)
-    if isinstance(event.outcome, LibraError):
-        return cannot_load(own, owned, str(event.outcome), now_ms)
-    own.read(owned)
-    return own.pulling.start(owned, event.outcome, now_ms, was_committed=False)
+        load(own, owned, event, now_ms)
+    elif isinstance(event.outcome, LibraError):
+        cannot_load(own, owned, str(event.outcome), now_ms)
+    else:
+        own.read(owned)
+        own.pulling.start(owned, event.outcome, now_ms, was_committed=False)
 
 
 # Answers to pulls.
 
 
-def pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> Effects:
+def pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> None:
     """Take what a pull brought, or find the offset to continue at."""
     reply = event.outcome
-    if isinstance(reply, PullReply):
-        if owned.cursor.was_missing:  # The topic was deleted and created again under the same name.
-            return take_anew(own, owned, now_ms)
-        if reply.code == ResponseCode.PULL_OFFSET_MOVED:
-            return _offset_refused(own, owned, reply, now_ms)
-    return own.pulling.pulled(owned, reply, event.messages, now_ms)
+    if isinstance(reply, PullReply) and owned.cursor.was_missing:
+        take_anew(own, owned, now_ms)  # The topic was deleted and created again under the same name.
+    elif isinstance(reply, PullReply) and reply.code == ResponseCode.PULL_OFFSET_MOVED:
+        _offset_refused(own, owned, reply, now_ms)
+    else:
+        own.pulling.pulled(owned, reply, event.messages, now_ms)
 
 
-def keep_pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> Effects:
+def keep_pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> None:
     """Take what a pull brought for later; a refused offset is refused again later."""
     reply = event.outcome
     is_refused = isinstance(reply, PullReply) and reply.code == ResponseCode.PULL_OFFSET_MOVED
     if is_refused or owned.cursor.was_missing:
         owned.cursor.is_under_way = False
-        return []
-    return own.pulling.pulled(owned, reply, event.messages, now_ms)
+    else:
+        own.pulling.pulled(owned, reply, event.messages, now_ms)
 
 
-def _offset_refused(own: Ownership, owned: OwnedQueue, reply: PullReply, now_ms: MonotonicMs) -> Effects:
+def _offset_refused(own: Ownership, owned: OwnedQueue, reply: PullReply, now_ms: MonotonicMs) -> None:
     """Handle an offset that the broker lacks: continue at its correction, or at the committed offset.
 
     The latter if we have read beyond the queue's end: the end was lost in a power cut, or the topic was
@@ -193,56 +196,59 @@ def _offset_refused(own: Ownership, owned: OwnedQueue, reply: PullReply, now_ms:
     log.warning("offset refused", queue=queue, offset=cursor.next_offset, next_offset=next_offset)
     if next_offset < cursor.next_offset:
         if cursor.has_advanced:
-            return take_anew(own, owned, now_ms)
+            take_anew(own, owned, now_ms)
+            return
         if cursor.last_stored_ms and owned.claim.granted is None:
-            return _look_for_newer(own, owned, next_offset, now_ms)
+            _look_for_newer(own, owned, next_offset, now_ms)
+            return
         if own.settings.broadcasting:
             next_offset = reply.min_offset
-    return _move(own, owned, next_offset, now_ms)
+    _move(own, owned, next_offset, now_ms)
 
 
-def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Effects:
+def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> None:
     """Find what was stored since our last message: the committed offset is beyond the queue's end, too.
 
     Apache's brokers leave it there when a topic is deleted, or the queue has lost its end.
     """
     address = own.master(owned)
     if address is None:
-        return cannot_load(own, owned, NO_MASTER, now_ms)
+        cannot_load(own, owned, NO_MASTER, now_ms)
+        return
     owned.state = QueueState.SEARCHING
     owned.corrected_offset = next_offset
     call = search_offset(owned.queue, owned.cursor.last_stored_ms + 1)
-    return own.ask(owned, address, call, ev.StartAnswered)
+    own.ask(owned, address, call, ev.StartAnswered)
 
 
-def move_to_newer(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> Effects:
+def move_to_newer(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> None:
     """Continue with what was stored since our last message."""
     if isinstance(event.outcome, LibraError):
-        return cannot_load(own, owned, str(event.outcome), now_ms)
-    return _move(own, owned, min(event.outcome, owned.corrected_offset), now_ms)
+        cannot_load(own, owned, str(event.outcome), now_ms)
+    else:
+        _move(own, owned, min(event.outcome, owned.corrected_offset), now_ms)
 
 
 # Offsets that are set elsewhere.
 
 
-def move(own: Ownership, owned: OwnedQueue, event: ev.OffsetSet, now_ms: MonotonicMs) -> Effects:
+def move(own: Ownership, owned: OwnedQueue, event: ev.OffsetSet, now_ms: MonotonicMs) -> None:
     """Commit the offset that an operator has set, and continue there.
 
     For a granted queue the broker has set the offset itself, and lets us open the queue again.
     """
-    if owned.claim.granted is not None:
-        return []
-    log.warning("offset set by an operator", queue=str(owned.queue), offset=event.offset)
-    return _move(own, owned, event.offset, now_ms)
+    if owned.claim.granted is None:
+        log.warning("offset set by an operator", queue=str(owned.queue), offset=event.offset)
+        _move(own, owned, event.offset, now_ms)
 
 
-def begin_anew(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
+def begin_anew(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
     """Take a queue again once the broker has acknowledged its new offset."""
-    awaited = own.commits.last(owned)
-    return take_anew(own, owned, now_ms) if awaited is None else list(awaited)
+    if not own.commits.commit_last(owned):
+        take_anew(own, owned, now_ms)
 
 
-def take_anew(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
+def take_anew(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
     """Drop our state of a queue, and begin it again at the committed offset."""
     queue = owned.queue
     own.remove(owned)
@@ -251,58 +257,55 @@ def take_anew(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects
     is_repeated = refused_ms is not None and now_ms - refused_ms < 2 * ILLEGAL_OFFSET_PAUSE_MS
     delay_ms = ILLEGAL_OFFSET_PAUSE_MS if is_repeated else 0
     own.repeat_round(now_ms)
-    steps = own.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.claim.granted)
+    own.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.claim.granted)
     again = own.table.get(queue)
     if again is not None:
         again.cursor.last_stored_ms = owned.cursor.last_stored_ms
-    return steps
 
 
-def _move(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Effects:
+def _move(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> None:
     owned.state = QueueState.MOVING
     own.offsets.freeze(owned.queue, next_offset)
     if own.settings.broadcasting:
-        return [*own.commits.commit([owned]), *take_anew(own, owned, now_ms)]
-    awaited = own.commits.last(owned)
-    return take_anew(own, owned, now_ms) if awaited is None else list(awaited)
+        own.commits.commit([owned])
+        take_anew(own, owned, now_ms)
+    elif not own.commits.commit_last(owned):
+        take_anew(own, owned, now_ms)
 
 
-def pause(own: Ownership, owned: OwnedQueue, event: ev.Paused, now_ms: MonotonicMs) -> Effects:
+def pause(own: Ownership, owned: OwnedQueue, event: ev.Paused, now_ms: MonotonicMs) -> None:
     """Start no more handlers and pulls, if the user has paused this queue."""
     own.read(owned)
-    return []
 
 
-def resume(own: Ownership, owned: OwnedQueue, event: ev.Resumed, now_ms: MonotonicMs) -> Effects:
+def resume(own: Ownership, owned: OwnedQueue, event: ev.Resumed, now_ms: MonotonicMs) -> None:
     """Continue, if no other pause is left."""
     own.read(owned)
-    if owned.state is not QueueState.READING:
-        return []
-    owned.cursor.last_ms = now_ms
-    return own.pulling.go_on(owned, now_ms)
+    if owned.state is QueueState.READING:
+        owned.cursor.last_ms = now_ms
+        own.pulling.go_on(owned, now_ms)
 
 
-def go_on(own: Ownership, owned: OwnedQueue, event: ev.Continued, now_ms: MonotonicMs) -> Effects:
+def go_on(own: Ownership, owned: OwnedQueue, event: ev.Continued, now_ms: MonotonicMs) -> None:
     """Start the handlers that were held, and pull."""
-    return own.pulling.go_on(owned, now_ms)
+    own.pulling.go_on(owned, now_ms)
 
 
-def seek_later(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Effects:
+def seek_later(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> None:
     """Begin at the offset that the program wants, whatever is committed."""
     owned.cursor.sought_offset = event.offset
-    return []
 
 
-def seek(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Effects:
+def seek(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> None:
     """Drop what was pulled, and continue at another offset."""
     owned.drop_pulled()
     owned.work.finished = event.offset
     own.offsets.sought(owned.queue, event.offset)
     own.pulling.move(owned, event.offset)
-    return own.pulling.pull(owned, now_ms)
+    own.pulling.pull(owned, now_ms)
 
 
-def seek_at_once(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Effects:
+def seek_at_once(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> None:
     """Search no further for the offset to continue at."""
     own.read(owned)
-    return seek(own, owned, event, now_ms)
+    seek(own, owned, event, now_ms)

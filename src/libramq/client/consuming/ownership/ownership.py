@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import Commits, OffsetStore, SentCommit
+from libramq.client.consuming.consumer_kernel import ConsumerKernel
 from libramq.client.consuming.consumer_settings import OFFSET_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.ownership.event import (
     ClaimRefused,
@@ -25,7 +25,6 @@ from libramq.client.consuming.ownership.event import (
 from libramq.client.consuming.pulling.pulling import Pulling
 from libramq.client.consuming.queues.owned_queue import OwnedQueue, QueueState
 from libramq.client.consuming.queues.queue_table import QueueTable
-from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, LocalProtocolError, NotYetGranted
@@ -42,7 +41,7 @@ T = TypeVar("T")
 #: RebalanceService.minInterval: how soon an incomplete round is repeated.
 REBALANCE_SOON_MS: Final = 1_000
 
-Action = Callable[["Ownership", OwnedQueue, Any, MonotonicMs], Effects]
+Action = Callable[["Ownership", OwnedQueue, Any, MonotonicMs], None]
 
 
 class Released(NamedTuple):
@@ -69,25 +68,24 @@ Transitions = Mapping[type[Event], Mapping[QueueState, Cell]]
 class Ownership:
     """The owned queues.
 
-    uses_locks: we allocate for ourselves, and consume in order. closing: no queue is taken. failed: called
-    with bugs of ours. round_due: of the next rebalance.
+    uses_locks: we allocate for ourselves, and consume in order. closing: no queue is taken. round_due: of the
+    next rebalance.
     """
 
     transitions: Transitions
     settings: ConsumerSettings
     routes: RouteTable
     offsets: OffsetStore
-    timers: Timers
+    kernel: ConsumerKernel
     known_brokers: KnownBrokers
     round_due: Deadline
     table: QueueTable
     pulling: Pulling
     commits: Commits
     uses_locks: bool
-    failed: Callable[[str, Exception], None]
     closing: bool = False
     #: What takes the answers of fences: `Claims`.
-    on_opened: Callable[[OwnedQueue, Claim, Opened | LibraError, MonotonicMs], Effects] = field(init=False)
+    on_opened: Callable[[OwnedQueue, Claim, Opened | LibraError, MonotonicMs], None] = field(init=False)
     #: By topic: from when queues without an offset are read; 0, or without one: by Apache's rule.
     since_ms: Mapping[str, int] = field(default_factory=dict)
     #: Whether the last round has taken every queue that is ours.
@@ -105,44 +103,42 @@ class Ownership:
     def __post_init__(self) -> None:
         self.pulling.on_pulled = self.pulled
 
-    def handle(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> Effects:
+    def handle(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> None:
         """Handle what happened to a queue."""
         before = owned.state
         cell = self.transitions[type(event)].get(before)
         if cell is None:
             self._failed(owned, f"{type(event).__name__} cannot happen to a queue that is {before.name}")
-            return []
-        steps = cell.action(self, owned, event, now_ms)
+            return
+        cell.action(self, owned, event, now_ms)
         if owned.state not in cell.then:
             after = f"{type(event).__name__} makes a queue {owned.state.name} that was {before.name}"
             self._failed(owned, after)
-        return steps
 
     def _failed(self, owned: OwnedQueue, what: str) -> None:
         """Report what the table lacks, a bug of ours; the consumer continues."""
-        self.failed("the table of owned queues", LocalProtocolError(f"{owned.queue}: {what}"))
+        self.kernel.failed("the table of owned queues", LocalProtocolError(f"{owned.queue}: {what}"))
 
-    def handle_each(self, event: Event, now_ms: MonotonicMs) -> Effects:
+    def handle_each(self, event: Event, now_ms: MonotonicMs) -> None:
         """Handle what happened to all queues."""
-        steps: Effects = []
         for owned in self.table.each():
             try:
-                steps += self.handle(owned, event, now_ms)
+                self.handle(owned, event, now_ms)
             except Exception as error:  # It happens to the others all the same.
-                self.failed(f"{type(event).__name__} of {owned.queue} could not be handled", error)
-        return steps
+                self.kernel.failed(f"{type(event).__name__} of {owned.queue} could not be handled", error)
 
     def ask(
         self, owned: OwnedQueue, address: str, call: Call[T], event: Callable[[T | LibraError], Event]
-    ) -> Effects:
+    ) -> None:
         """Ask about a queue; the answer is its event, unless the queue was lost since."""
-        return [fx.Ask(address, call, partial(self.answered, owned, event), OFFSET_TIMEOUT_MS)]
+        self.kernel.ask(address, call, partial(self.answered, owned, event), OFFSET_TIMEOUT_MS)
 
     def answered(
         self, owned: OwnedQueue, event: Callable[[T], Event], outcome: T, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         """Handle an answer about a queue, unless it was lost since."""
-        return self.handle(owned, event(outcome), now_ms) if self.table.is_current(owned) else []
+        if self.table.is_current(owned):
+            self.handle(owned, event(outcome), now_ms)
 
     def pulled(
         self,
@@ -151,38 +147,38 @@ class Ownership:
         outcome: PullReply | LibraError,
         messages: Sequence[MessageExt],
         now_ms: MonotonicMs,
-    ) -> Effects:
+    ) -> None:
         """Handle the answer to a pull under a claim, unless the queue was lost since."""
         if not self.table.is_current(owned):
-            return []
+            return
         if claim is not None and isinstance(outcome, Fenced | NotYetGranted):
-            return self.handle(owned, PullRefused(claim, outcome), now_ms)
-        return self.handle(owned, Pulled(outcome, messages), now_ms)
+            self.handle(owned, PullRefused(claim, outcome), now_ms)
+        else:
+            self.handle(owned, Pulled(outcome, messages), now_ms)
 
-    def committed(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
+    def committed(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> None:
         """Handle the result of a commit."""
         owned = commit.owned
         others_may_go = self.commits.answered(commit, ok=outcome is None)
-        steps: Effects = []
         if self.table.is_current(owned):
             if isinstance(outcome, Fenced | NotYetGranted) and commit.claim is not None:
-                steps += self.handle(owned, ClaimRefused(commit.claim, outcome), now_ms)
+                self.handle(owned, ClaimRefused(commit.claim, outcome), now_ms)
             if self.table.is_current(owned):
-                steps += self.handle(owned, MayCommit(), now_ms)
-        return steps + self.let_commit(now_ms) if others_may_go else steps
+                self.handle(owned, MayCommit(), now_ms)
+        if others_may_go:
+            self.let_commit(now_ms)
 
-    def let_commit(self, now_ms: MonotonicMs) -> Effects:
+    def let_commit(self, now_ms: MonotonicMs) -> None:
         """Send the last commits that were held."""
-        steps: Effects = []
         for owned in self.table.each():
             if not owned.commit_awaited:
-                steps += self.handle(owned, MayCommit(), now_ms)
-        return steps
+                self.handle(owned, MayCommit(), now_ms)
 
-    def handle_queue(self, queue: MessageQueue, event: Event, now_ms: MonotonicMs) -> Effects:
+    def handle_queue(self, queue: MessageQueue, event: Event, now_ms: MonotonicMs) -> None:
         """Handle what happened to a queue, if it is in the table."""
         owned = self.table.get(queue)
-        return [] if owned is None else self.handle(owned, event, now_ms)
+        if owned is not None:
+            self.handle(owned, event, now_ms)
 
     def take(
         self,
@@ -193,21 +189,21 @@ class Ownership:
         is_announced: bool = False,
         claim: Claim | None = None,
         opened: Opened | None = None,
-    ) -> Effects:
+    ) -> None:
         """Take a queue that was assigned to us; its former owner gets `delay_ms` to commit, or unlocks it.
 
         claim: from the coordinator, which has made sure that nobody else has it. opened: under that claim.
         """
         if self.closing:
-            return []
+            return
         going = self.table.get(queue)
         if going is not None:  # Still being given up; it is taken again afterwards.
             going.is_wanted_again = True
-            return []
+            return
         owned = self.table.add(queue, now_ms)
         owned.is_announced = is_announced
         self.pulling.shares_changed()
-        return self.handle(owned, Taken(delay_ms, claim, opened), now_ms)
+        self.handle(owned, Taken(delay_ms, claim, opened), now_ms)
 
     def remove(self, owned: OwnedQueue) -> None:
         """Remove a queue: our state of it is void."""
@@ -229,15 +225,16 @@ class Ownership:
     def load_at(self, owned: OwnedQueue, due_ms: MonotonicMs) -> None:
         """Query the offset of a queue at a time."""
         if owned.load_timer is None:
-            owned.load_timer = self.timers.new(partial(self._handle_later, owned, OffsetDue()))
+            owned.load_timer = self.kernel.deadlines.new(partial(self._handle_later, owned, OffsetDue()))
         owned.load_timer.at(due_ms)
 
     def handle_at(self, owned: OwnedQueue, event: Event, due_ms: MonotonicMs) -> None:
         """Handle an event of a queue at a time, unless the queue is gone by then."""
-        self.timers.at(due_ms, partial(self._handle_later, owned, event))
+        self.kernel.deadlines.set(due_ms, partial(self._handle_later, owned, event))
 
-    def _handle_later(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> Effects:
-        return self.handle(owned, event, now_ms) if self.table.is_current(owned) else []
+    def _handle_later(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> None:
+        if self.table.is_current(owned):
+            self.handle(owned, event, now_ms)
 
     def repeat_round(self, now_ms: MonotonicMs) -> None:
         """Repeat the round soon: a queue could not be taken, or may be taken again."""
@@ -245,25 +242,24 @@ class Ownership:
         if not self.closing:
             self.round_due.by(now_ms + REBALANCE_SOON_MS)
 
-    def want_lock(self, owned: OwnedQueue) -> Effects:
+    def want_lock(self, owned: OwnedQueue) -> None:
         """Lock a queue with the next request to its broker, or renew its lock."""
         if owned.is_ours:
             self.locks_wanted[owned.queue] = owned
             self.unlocked.pop(owned.queue, None)
-        return []
 
     def want_lock_at(self, owned: OwnedQueue, due_ms: MonotonicMs) -> None:
         """Request the lock of a queue again at a time."""
-        self.timers.at(due_ms, lambda _: self.want_lock(owned))
+        self.kernel.deadlines.set(due_ms, lambda _: self.want_lock(owned))
 
-    def announce(self, owned: OwnedQueue) -> Effects:
+    def announce(self, owned: OwnedQueue) -> None:
         """Notify the listener of a queue, once."""
         if owned.is_announced:
-            return []
+            return
         owned.is_announced = True
         if self.settings.has_assigned_hook:
             self.table.hook_begins(owned.queue)
-        return [fx.Assigned((owned.queue,))]
+        self.kernel.effects.add(fx.Assigned((owned.queue,)))
 
     def unlock(self, owned: OwnedQueue) -> None:
         """Return the lock of a queue, if it was requested."""

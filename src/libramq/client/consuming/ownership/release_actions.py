@@ -10,7 +10,6 @@ Upstream: RebalancePushImpl.removeUnnecessaryMessageQueue.
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership, Released
 from libramq.client.consuming.queues.owned_queue import OwnedQueue, QueueState
@@ -24,7 +23,7 @@ log = get_logger(__name__)
 MASTER_LOOK_MS: Final = 200
 
 
-def revoke(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
+def revoke(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> None:
     """Start no more handlers, wait for running ones, commit, release."""
     owned.state = QueueState.DRAINING
     owned.revoked_ms = now_ms
@@ -33,60 +32,69 @@ def revoke(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: Mono
     owned.work.drop_unstarted(in_order=own.settings.orderly)
     if owned.work.is_under_way and event.drain_ms:
         own.handle_at(owned, ev.DrainTimedOut(), now_ms + event.drain_ms)
-        return list(own.commits.commit([owned]))
-    return end_draining(own, owned, event, now_ms)
+        own.commits.commit([owned])
+    else:
+        end_draining(own, owned, event, now_ms)
 
 
-def revoke_moved(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
+def revoke_moved(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> None:
     """Give up a queue once its new offset is committed; what its handlers do is void."""
     owned.revoked_ms = now_ms
     owned.is_wanted_again = False
-    return end_draining(own, owned, event, now_ms)
+    end_draining(own, owned, event, now_ms)
 
 
-def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
+def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> None:
     """Give up a queue whose lock was not ours yet."""
     own.remove(owned)
     own.unlock(owned)
-    return [fx.Revoked((owned.queue,))] if owned.is_announced else []
+    if owned.is_announced:
+        own.kernel.effects.add(fx.Revoked((owned.queue,)))
 
 
-def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
+def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> None:
     """Wait for handlers no longer, if their time is over; for a master neither when the consumer stops."""
     owned.is_wanted_again = False
     may_wait = owned.work.is_under_way or not own.closing
-    return [] if event.drain_ms and may_wait else end_draining(own, owned, event, now_ms)
+    if not (event.drain_ms and may_wait):
+        end_draining(own, owned, event, now_ms)
 
 
-def hurry(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
+def hurry(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> None:
     """Wait for the listener or a commit no longer, if the time is over."""
     owned.is_wanted_again = False
-    return [] if event.drain_ms else complete_release(own, owned, now_ms)
+    if not event.drain_ms:
+        complete_release(own, owned, now_ms)
 
 
-def drain(own: Ownership, owned: OwnedQueue, event: ev.HandlerEnded, now_ms: MonotonicMs) -> Effects:
+def drain(own: Ownership, owned: OwnedQueue, event: ev.HandlerEnded, now_ms: MonotonicMs) -> None:
     """Continue after the last handler."""
-    return [] if owned.work.is_under_way else end_draining(own, owned, event, now_ms)
+    if not owned.work.is_under_way:
+        end_draining(own, owned, event, now_ms)
 
 
-def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
+def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
     """Commit, and let the listener finish."""
     queue, settings = owned.queue, own.settings
     has_no_master = not settings.broadcasting and own.master(owned) is None
     if has_no_master and _may_have_a_master(own, owned, event, now_ms):
         own.handle_at(owned, ev.DrainTimedOut(), now_ms + MASTER_LOOK_MS)
-        return own.known_brokers.look_soon(now_ms)
+        own.known_brokers.look_soon(now_ms)
+        return
     is_revocation_done = owned.is_revoked_by_coordinator and _is_committed(own, owned)
     if owned.lock.is_in_doubt or (has_no_master and not is_revocation_done):
-        return [fx.Lost((queue,)), *complete_release(own, owned, now_ms)]
-    steps: Effects = [*own.commits.commit([owned]), fx.Revoked((queue,))]
+        own.kernel.effects.add(fx.Lost((queue,)))
+        complete_release(own, owned, now_ms)
+        return
+    own.commits.commit([owned])
+    own.kernel.effects.add(fx.Revoked((queue,)))
     if settings.has_revoke_hook:
         owned.state = QueueState.REVOKING
         # The coordinator's revoke timeout covers handlers and listener together.
         since_ms = now_ms if owned.claim.granted is None else owned.revoked_ms
         own.handle_at(owned, ev.ListenerTimedOut(), since_ms + settings.revoke_timeout_ms)
-        return steps
-    return steps + leave(own, owned, event, now_ms)
+    else:
+        leave(own, owned, event, now_ms)
 
 
 def _may_have_a_master(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> bool:
@@ -105,54 +113,49 @@ def _may_have_a_master(own: Ownership, owned: OwnedQueue, event: ev.Event, now_m
     )
 
 
-def stop_waiting(
-    own: Ownership, owned: OwnedQueue, event: ev.ListenerTimedOut, now_ms: MonotonicMs
-) -> Effects:
+def stop_waiting(own: Ownership, owned: OwnedQueue, event: ev.ListenerTimedOut, now_ms: MonotonicMs) -> None:
     """Leave without the listener."""
     log.warning("the listener has not released a revoked queue in time", queue=str(owned.queue))
-    return leave(own, owned, event, now_ms)
+    leave(own, owned, event, now_ms)
 
 
-def leave(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
+def leave(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
     """Release a queue when its last commit is acknowledged."""
     owned.state = QueueState.LEAVING
     if own.settings.broadcasting:
-        return [*own.commits.commit([owned]), *complete_release(own, owned, now_ms)]
-    awaited = own.commits.last(owned)
-    return complete_release(own, owned, now_ms) if awaited is None else list(awaited)
+        own.commits.commit([owned])
+        complete_release(own, owned, now_ms)
+    elif not own.commits.commit_last(owned):
+        complete_release(own, owned, now_ms)
 
 
-def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
+def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
     """Complete the release of a queue, and report it."""
     is_committed = _is_committed(own, owned)
     own.remove(owned)
     own.unlock(owned)
-    steps: Effects = []
     granted = owned.claim.granted
     if owned.is_wanted_again:
-        steps += own.take(owned.queue, now_ms, delay_ms=0, claim=granted)
+        own.take(owned.queue, now_ms, delay_ms=0, claim=granted)
         again = own.table.get(owned.queue)
         if again is not None:
             again.former_attempts = owned.attempts_behind()
     elif granted is not None and owned.is_revoked_by_coordinator:
         grant = QueueGrant.of(owned.queue, granted.epoch, attempts=owned.attempts_behind())
         own.released.append(Released(grant, is_committed))
-    return steps
 
 
-def lose(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
+def lose(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
     """Drop a queue that another member has: our state of it is void.
 
     A locked queue is requested again; in a coordinated group the coordinator decides.
     """
     log.warning("queue lost", queue=str(owned.queue))
-    steps: Effects = []
     if owned.is_announced and owned.state not in (QueueState.REVOKING, QueueState.LEAVING):
-        steps.append(fx.Lost((owned.queue,)))
+        own.kernel.effects.add(fx.Lost((owned.queue,)))
     own.remove(owned)
     if owned.claim.granted is None:
-        steps += own.take(owned.queue, now_ms, delay_ms=0)
-    return steps
+        own.take(owned.queue, now_ms, delay_ms=0)
 
 
 def _is_committed(own: Ownership, owned: OwnedQueue) -> bool:

@@ -9,7 +9,6 @@ A combination that is not in the table is impossible: `Ownership.handle` ignores
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import claims, locks
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership import offset_actions as offsets
@@ -27,9 +26,8 @@ ALL: Final = (L, W, O, R, P, D, F, S, *ENDING)
 Row = Mapping[QueueState, Cell]
 
 
-def ignore(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
+def ignore(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
     """Do nothing."""
-    return []
 
 
 def _to(action: Action, *then: QueueState) -> Cell:

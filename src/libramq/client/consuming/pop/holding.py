@@ -27,8 +27,8 @@ from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_kernel import ConsumerKernel
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.consumption import REDELIVER_MS
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import (
@@ -40,7 +40,6 @@ from libramq.client.consuming.handling.send_back import (
     send_back_header,
 )
 from libramq.client.consuming.queues.owned_queue import Delivery, HandlerError
-from libramq.client.consuming.timers import Timers
 from libramq.client.popping.popped import (
     NOT_POPPED,
     Place,
@@ -157,18 +156,19 @@ class Settling:
         self,
         settings: ConsumerSettings,
         routes: RouteTable,
-        timers: Timers,
+        kernel: ConsumerKernel,
         settled: Callable[[HeldMessage], None],
     ) -> None:
         self._settings = settings
         self._routes = routes
+        self._kernel = kernel
         self._settled = settled
         self._done: dict[str, list[HeldMessage]] = {}  # By broker.
         self._acknowledging: set[str] = set()
         self._take_single_acks: set[str] = set()  # Addresses of brokers that take no others.
         self._others: list[HeldMessage] = []
         self._failed: list[HeldMessage] = []
-        self._again_due = timers.new(self._again)
+        self._again_due = kernel.deadlines.new(self._again)
         #: Messages with an outcome that are not settled.
         self.count = 0
 
@@ -180,23 +180,20 @@ class Settling:
         if not held.is_pending:
             self._ready(held)
 
-    def requests(self, now_ms: MonotonicMs) -> Effects:
-        """Return the requests that may be sent now."""
-        found: Effects = []
+    def requests(self, now_ms: MonotonicMs) -> None:
+        """Send the requests that may be sent now."""
         others, self._others = self._others, []
         for held in others:
-            found += self._request(held, now_ms)
+            self._request(held, now_ms)
         for broker_name, waiting in list(self._done.items()):
             if broker_name not in self._acknowledging:
-                found += self._acknowledge(broker_name, waiting, now_ms)
-        return found
+                self._acknowledge(broker_name, waiting, now_ms)
 
-    def _again(self, now_ms: MonotonicMs) -> Effects:
+    def _again(self, now_ms: MonotonicMs) -> None:
         """Repeat the requests that failed; `requests` is called after every event."""
         failed, self._failed = self._failed, []
         for held in failed:
             self._ready(held) if now_ms < held.until_ms else self._over(held)
-        return []
 
     def _acknowledged(
         self,
@@ -205,11 +202,12 @@ class Settling:
         sent: Sequence[HeldMessage],
         outcome: LibraError | None,
         now_ms: MonotonicMs,
-    ) -> Effects:
+    ) -> None:
         """Handle the answer to an acknowledgement."""
         if isinstance(outcome, RequestCodeNotSupported) and address not in self._take_single_acks:
             self._take_single_acks.add(address)  # Apache's 5.0 brokers take one a request.
-            return self._acknowledge_each(broker_name, address, sent)
+            self._acknowledge_each(broker_name, address, sent)
+            return
         if outcome is not None:
             log_failed_request(log, "acknowledgement failed", outcome, broker=address)
         self._acknowledging.discard(broker_name)
@@ -219,9 +217,8 @@ class Settling:
                 self._end(held)
             else:
                 self._fail(held, outcome, now_ms)
-        return []
 
-    def _postponed(self, held: HeldMessage, outcome: Changed | LibraError, now_ms: MonotonicMs) -> Effects:
+    def _postponed(self, held: HeldMessage, outcome: Changed | LibraError, now_ms: MonotonicMs) -> None:
         """Handle the answer to a change that was the outcome."""
         held.is_pending = False
         if isinstance(outcome, BrokerError):
@@ -231,7 +228,6 @@ class Settling:
             self._fail(held, outcome, now_ms)
         else:
             self._end(held)
-        return []
 
     def extended(self, held: HeldMessage) -> None:
         """Go on with a message whose time was being extended when its outcome came."""
@@ -239,9 +235,7 @@ class Settling:
         if held.outcome is not None:
             self._ready(held)
 
-    def _dead_letter_made(
-        self, held: HeldMessage, outcome: LibraError | None, now_ms: MonotonicMs
-    ) -> Effects:
+    def _dead_letter_made(self, held: HeldMessage, outcome: LibraError | None, now_ms: MonotonicMs) -> None:
         """Handle the answer about a dead letter: it is acknowledged next."""
         held.is_pending = False
         if outcome is not None:
@@ -250,7 +244,6 @@ class Settling:
         else:
             held.outcome = Outcome.DONE
             self._ready(held)
-        return []
 
     def _ready(self, held: HeldMessage) -> None:
         if held.outcome is Outcome.DONE:
@@ -258,20 +251,21 @@ class Settling:
         else:
             self._others.append(held)
 
-    def _request(self, held: HeldMessage, now_ms: MonotonicMs) -> Effects:
+    def _request(self, held: HeldMessage, now_ms: MonotonicMs) -> None:
         address = self._routes.master(held.place.broker_name)
         if address is None:
             self._later(held, now_ms)
-            return []
+            return
         held.is_pending = True
         if held.outcome is Outcome.REJECT:
             header = send_back_header(held.message, self._settings, DEAD_LETTER, error=held.error)
             done = partial(self._dead_letter_made, held)
-            return [fx.Ask(address, send_back(header), done, SETTLE_TIMEOUT_MS)]
-        call = change_call(self._settings.group, held.message, held.delay_ms)
-        return [fx.Ask(address, call, partial(self._postponed, held), SETTLE_TIMEOUT_MS)]
+            self._kernel.ask(address, send_back(header), done, SETTLE_TIMEOUT_MS)
+        else:
+            call = change_call(self._settings.group, held.message, held.delay_ms)
+            self._kernel.ask(address, call, partial(self._postponed, held), SETTLE_TIMEOUT_MS)
 
-    def _acknowledge(self, broker_name: str, waiting: list[HeldMessage], now_ms: MonotonicMs) -> Effects:
+    def _acknowledge(self, broker_name: str, waiting: list[HeldMessage], now_ms: MonotonicMs) -> None:
         now, rest = waiting[:ACKNOWLEDGED_MAX], waiting[ACKNOWLEDGED_MAX:]
         if rest:
             self._done[broker_name] = rest
@@ -281,25 +275,24 @@ class Settling:
         if address is None:
             for held in now:
                 self._later(held, now_ms)
-            return []
+            return
         self._acknowledging.add(broker_name)
         for held in now:
             held.is_pending = True
         if address in self._take_single_acks:
-            return self._acknowledge_each(broker_name, address, now)
+            self._acknowledge_each(broker_name, address, now)
+            return
         acks = batch_acks(self._settings.group, [held.message for held in now])
         call = pop_calls.batch_ack(broker_name, [ack for of_broker in acks.values() for ack in of_broker])
         done = partial(self._acknowledged, broker_name, address, now)
-        return [fx.Ask(address, call, done, SETTLE_TIMEOUT_MS)]
+        self._kernel.ask(address, call, done, SETTLE_TIMEOUT_MS)
 
-    def _acknowledge_each(self, broker_name: str, address: str, waiting: Sequence[HeldMessage]) -> Effects:
+    def _acknowledge_each(self, broker_name: str, address: str, waiting: Sequence[HeldMessage]) -> None:
         """Acknowledge messages by one request each."""
-        found: Effects = []
         for held in waiting:
             call = ack_call(self._settings.group, held.message)
             done = partial(self._acknowledged, broker_name, address, (held,))
-            found.append(fx.Ask(address, call, done, SETTLE_TIMEOUT_MS))
-        return found
+            self._kernel.ask(address, call, done, SETTLE_TIMEOUT_MS)
 
     def _fail(self, held: HeldMessage, error: LibraError, now_ms: MonotonicMs) -> None:
         if isinstance(error, BrokerError) and now_ms >= held.until_ms:
@@ -331,18 +324,17 @@ class Holding:
         self,
         settings: ConsumerSettings,
         routes: RouteTable,
-        timers: Timers,
+        kernel: ConsumerKernel,
         settling: Settling,
         released: Callable[[HeldMessage], None],
-        monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
         """released: called with messages that end without an outcome."""
         self._settings = settings
         self._routes = routes
-        self._timers = timers
+        self._kernel = kernel
         self._settling = settling
         self._released = released
-        self._monotonic_ms = monotonic_ms
+        self._monotonic_ms = kernel.clock.monotonic_ms
         self._deliveries: dict[PopDelivery, None] = {}
         self._kept: list[PopDelivery] = []
         #: What is delivered again after a while: brokers would count each pop of it as an attempt.
@@ -350,7 +342,7 @@ class Holding:
         self._unused: list[HeldMessage] = []  # While closing: what no handler gets.
         self._abandoned: set[PopDelivery] = set()
         self._lapsed: dict[PopDelivery, None] = {}
-        self._check_due = timers.new(self._check)
+        self._check_due = kernel.deadlines.new(self._check)
         self._is_closing = False
         self.is_paused = False
 
@@ -455,29 +447,30 @@ class Holding:
         for held in unused:
             self._settling.settle(held, Outcome.POSTPONE, now_ms, delay_ms=GIVE_BACK_MS)
 
-    def _deliver_again(self, delivery: PopDelivery, _: MonotonicMs) -> Effects:
+    def _deliver_again(self, delivery: PopDelivery, _: MonotonicMs) -> None:
         """Deliver again what others were at work on."""
         if delivery not in self._busy:
-            return []
+            return
         del self._busy[delivery]
-        if not self.is_paused:
-            return [fx.Deliver((delivery,))]
-        self._kept.append(delivery)
-        return []
+        if self.is_paused:
+            self._kept.append(delivery)
+        else:
+            self._kernel.effects.add(fx.Deliver((delivery,)))
 
-    def _check(self, now_ms: MonotonicMs) -> Effects:
+    def _check(self, now_ms: MonotonicMs) -> None:
         """Postpone what handlers are at work on, and abandon those that do not return."""
         if not self._deliveries:
-            return []
+            return
         self._schedule(now_ms)
         late = self._late(now_ms)
         for delivery in late:
             self._abandoned.add(delivery)
             self._deliveries.pop(delivery, None)
             self._settle(delivery, HandlerOutcome.LATER, now_ms)
+        if late:
+            self._kernel.effects.add(fx.Abandon(tuple(late)))
         invisible_ms = self._settings.invisible_ms
         half_ms = invisible_ms // 2
-        found: Effects = []
         for delivery in self._deliveries:
             if self.is_paused and not delivery.started:
                 continue  # Others may handle them meanwhile.
@@ -491,12 +484,11 @@ class Holding:
                     held.is_pending = True
                     call = change_call(self._settings.group, held.message, invisible_ms)
                     done = partial(self._extended, held, now_ms + invisible_ms)
-                    found.append(fx.Ask(address, call, done, SETTLE_TIMEOUT_MS))
-        return [*found, fx.Abandon(tuple(late))] if late else found
+                    self._kernel.ask(address, call, done, SETTLE_TIMEOUT_MS)
 
     def _extended(
         self, held: HeldMessage, until_ms: MonotonicMs, outcome: Changed | LibraError, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         """Handle the answer to a longer invisible time."""
         if not isinstance(outcome, LibraError):
             note_change(held.message, outcome)
@@ -507,7 +499,8 @@ class Holding:
             log.warning("a message could not be kept from others any longer", reason=str(outcome))
         self._settling.extended(held)
         again = self.take_lapsed(now_ms)
-        return [fx.Deliver(again)] if again else []
+        if again:
+            self._kernel.effects.add(fx.Deliver(again))
 
     def _schedule(self, now_ms: MonotonicMs) -> None:
         self._check_due.by(now_ms + self._settings.invisible_ms // CHECKS)
@@ -557,7 +550,8 @@ class Holding:
         else:
             delivery = self._new([held], now_ms)
             self._busy[delivery] = None
-            self._timers.at(now_ms + min(within_ms, REDELIVER_MS), partial(self._deliver_again, delivery))
+            again_ms = now_ms + min(within_ms, REDELIVER_MS)
+            self._kernel.deadlines.set(again_ms, partial(self._deliver_again, delivery))
 
     def _retry(self, held: HeldMessage, after_ms: int | None, now_ms: MonotonicMs) -> None:
         attempts = held.message.reconsume_times

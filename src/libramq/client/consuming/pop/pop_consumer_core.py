@@ -1,4 +1,4 @@
-"""The core of a push consumer over POP: one method per event, which returns the effects to perform; and the
+"""The core of a push consumer over POP: its parts take events and decide what is done; and the
 places where it pops: how many messages it may hold from one, and when it pops there again.
 
     start ─► routes ─┬► heartbeats
@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_kernel import ConsumerKernel
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.life import Phase, Troubles
 from libramq.client.consuming.pop.holding import HeldMessage, Holding, Outcome, Settling
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
-from libramq.client.consuming.timers import Timers
 from libramq.client.options import ConsumeFrom
 from libramq.client.popping.popped import POP_MESSAGES_MAX, Place, is_wanted, messages_of, pop_call
 from libramq.client.routing.routes import RouteTable
@@ -45,7 +42,9 @@ from libramq.filter.subscription import Selector, kind_of
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
+from libramq.rpc.call import Call
 from libramq.rpc.pop_calls import PopReply
+from libramq.transport.access import REQUEST_TIMEOUT_MS
 from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
@@ -155,6 +154,34 @@ class Places:
         state.size -= len(held.message.body)
 
 
+class MeasuringKernel(ConsumerKernel):
+    """A kernel that measures how long the answers to its questions take."""
+
+    def __init__(self, clock: Clock, failed: Callable[[str, Exception], None]) -> None:
+        super().__init__(clock, failed)
+        #: The shortest, by address.
+        self.round_trips_ms: dict[str, int] = {}
+
+    def ask(
+        self,
+        address: str,
+        call: Call[Any],
+        done: Callable[[Any | LibraError, MonotonicMs], None],
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        *,
+        takes_late: bool = False,
+    ) -> None:
+        """Make a request to a broker; `done` gets its result, or the error instead."""
+        sent_ms = self.clock.monotonic_ms()
+
+        def measured(outcome: Any, now_ms: MonotonicMs) -> None:
+            took_ms = now_ms - sent_ms
+            self.round_trips_ms[address] = min(took_ms, self.round_trips_ms.get(address, took_ms))
+            done(outcome, now_ms)
+
+        super().ask(address, call, measured, timeout_ms, takes_late=takes_late)
+
+
 class PopConsumerCore:
     """Makes the decisions; its shell performs them."""
 
@@ -173,27 +200,19 @@ class PopConsumerCore:
         self._settings = settings
         self._begun = Begun()
         self._beginning: GroupBeginning | None = None
-        self._round_trips_ms: dict[str, int] = {}  # The shortest, by address.
         self.routes = RouteTable()
-        self._timers = timers = Timers(failed)
-        self.tick = timers.run
-        self._stop_due, self._pause_over = timers.new(self._stop_now), timers.new(lambda _: [])
-        self.troubles = Troubles()
-        self.known_brokers = KnownBrokers(settings, subscriptions, self.routes, timers, self.troubles)
+        self.kernel = kernel = MeasuringKernel(clock, failed)
+        self._stop_due = kernel.deadlines.new(self._stop_now)
+        self._pause_over = kernel.deadlines.new(lambda _: None)  # `settle` follows.
+        self.troubles = Troubles(kernel.effects)
+        self.known_brokers = KnownBrokers(settings, subscriptions, self.routes, kernel, self.troubles)
         self.known_brokers.routes_changed = self._routes_changed
         self.known_brokers.met = self._met
         self._places = Places(settings, subscriptions, self.routes)
-        self._settling = Settling(settings, self.routes, timers, self._places.release)
-        self.holding = Holding(
-            settings, self.routes, timers, self._settling, self._places.release, clock.monotonic_ms
-        )
+        self._settling = Settling(settings, self.routes, kernel, self._places.release)
+        self.holding = Holding(settings, self.routes, kernel, self._settling, self._places.release)
         self._phase = Phase.NEW
         self._is_drained = False  # Handlers are not waited for any more.
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` has to be called."""
-        return self._timers.deadlines.next_due_ms
 
     @property
     def begins_handlers(self) -> bool:
@@ -202,33 +221,28 @@ class PopConsumerCore:
 
     # Start.
 
-    def start(self, now: Now) -> Effects:
+    def start(self, now: Now) -> None:
         """Start by fetching the routes."""
         self._phase = Phase.RUNNING
-        return self.known_brokers.start(now)
+        self.known_brokers.start(now)
 
     # Routes and heartbeats.
 
-    def _routes_changed(self, _: MonotonicMs) -> Effects:
+    def _routes_changed(self, _: MonotonicMs) -> None:
         self._places.routes_changed()
-        return []
 
-    def _met(self, address: str, now_ms: MonotonicMs) -> Effects:
+    def _met(self, address: str, now_ms: MonotonicMs) -> None:
         self._places.reachable(address, now_ms)
-        return []
 
-    def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
+    def connection_lost(self, address: str, now_ms: MonotonicMs) -> None:
         """Handle the end of a connection: the broker has dropped us, or has died."""
         self.known_brokers.lost(address, now_ms)
-        return []
 
-    def members_changed(self, now_ms: MonotonicMs) -> Effects:
+    def members_changed(self, now_ms: MonotonicMs) -> None:
         """Handle a change of the group's members: it concerns nothing here."""
-        return []
 
-    def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
+    def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> None:
         """Handle an operator's reset: the broker pops from there."""
-        return []
 
     def process_queues(self) -> list[OwnedQueue]:
         """Return its queues: none."""
@@ -238,9 +252,8 @@ class PopConsumerCore:
         """Return its queues: none."""
         return []
 
-    def hook_done(self, change: fx.QueueChange, now_ms: MonotonicMs) -> Effects:
+    def hook_done(self, change: fx.QueueChange, now_ms: MonotonicMs) -> None:
         """Do nothing: no queue is revoked."""
-        return []
 
     def work(self) -> ConsumerStatistics:
         """Return what is in hand."""
@@ -252,12 +265,13 @@ class PopConsumerCore:
         """Note where the group has begun, and how it begins elsewhere: brokers that were away, or are new."""
         self._begun, self._beginning = begun, beginning
 
-    def _pop(self, place: Place, address: str, now_ms: MonotonicMs) -> Effects:
+    def _pop(self, place: Place, address: str, now_ms: MonotonicMs) -> None:
         """Pop at a place; begin there first if the group has not."""
         since_ms = self._begun.since_ms.get(place.topic)
         if self._beginning and since_ms and place not in self._begun.places:
             begin = self._beginning.begin_at(place.topic, since_ms)
-            return [fx.Ask(address, begin, partial(self._place_begun, place, address), BEGIN_TIMEOUT_MS)]
+            self.kernel.ask(address, begin, partial(self._place_begun, place, address), BEGIN_TIMEOUT_MS)
+            return
         selected, settings = self._subscriptions[place.topic], self._settings
         call = pop_call(
             settings.group,
@@ -268,16 +282,16 @@ class PopConsumerCore:
             from_end=settings.consume_from is not ConsumeFrom.FIRST_OFFSET,
         )
         done = partial(self._popped, place, address, now_ms)
-        return [fx.Ask(address, call, done, POP_TIMEOUT_MS)]
+        self.kernel.ask(address, call, done, POP_TIMEOUT_MS)
 
     def _place_begun(
         self, place: Place, address: str, outcome: int | LibraError | None, now_ms: MonotonicMs
-    ) -> Effects:
+    ) -> None:
         if isinstance(outcome, LibraError) and not isinstance(outcome, RequestCodeNotSupported):
             self._places.failed(place, now_ms)
-            return []
-        self._begun = self._begun.joined(Begun(places={place}))
-        return self._pop(place, address, now_ms)
+        else:
+            self._begun = self._begun.joined(Begun(places={place}))
+            self._pop(place, address, now_ms)
 
     def _popped(
         self,
@@ -286,7 +300,7 @@ class PopConsumerCore:
         sent_ms: MonotonicMs,
         outcome: PopReply | LibraError,
         now_ms: MonotonicMs,
-    ) -> Effects:
+    ) -> None:
         """Handle the answer to a pop."""
         topic, broker_name = place
         if isinstance(outcome, LibraError):
@@ -294,15 +308,15 @@ class PopConsumerCore:
         self.pop_answered(topic, address, outcome)
         if isinstance(outcome, LibraError):
             self._places.failed(place, now_ms)
-            return []
+            return
         try:
             messages = messages_of(outcome, broker_name, topic) if outcome.body else ()
         except LibraError as error:
             log.error("a pop's answer is dropped", topic=topic, reason=str(error))
             self._places.failed(place, now_ms)
-            return []
+            return
         age_ms = self._age_ms(address, sent_ms, outcome, now_ms) if messages else 0
-        return self._arrived(place, sent_ms, age_ms, messages, now_ms)
+        self._arrived(place, sent_ms, age_ms, messages, now_ms)
 
     def _pop_error(self, topic: str, address: str, error: LibraError) -> LibraError:
         """Return the error of a pop; FilterRefused if its expression is the cause."""
@@ -331,7 +345,7 @@ class PopConsumerCore:
         Brokers that do not say how long they held the pop are taken to answer as fast as ever.
         """
         if reply.held_ms is None:
-            return self._round_trips_ms[address]
+            return self.kernel.round_trips_ms[address]
         return now_ms - sent_ms - reply.held_ms
 
     def _arrived(
@@ -341,7 +355,7 @@ class PopConsumerCore:
         age_ms: int,
         messages: Sequence[MessageExt],
         now_ms: MonotonicMs,
-    ) -> Effects:
+    ) -> None:
         self._places.popped(place, sent_ms, now_ms, found=bool(messages))
         popped_ms = now_ms - min(max(0, age_ms), now_ms - sent_ms)
         until_ms = popped_ms + self._settings.invisible_ms
@@ -353,82 +367,68 @@ class PopConsumerCore:
                 wanted.append(held)
             else:  # No other member would take it.
                 self._settling.settle(held, Outcome.DONE, now_ms)
-        deliveries = self.holding.arrived(wanted, popped_ms, now_ms)
-        return [fx.Deliver(deliveries)] if deliveries else []
+        self._deliver(self.holding.arrived(wanted, popped_ms, now_ms))
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
+    def _deliver(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            self.kernel.effects.add(fx.Deliver(deliveries))
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> None:
         """Handle the results of handlers."""
         again = [
             delivery
             for result, ending in results
             for delivery in self.holding.handled(result, ending, now_ms)
         ]
-        return [fx.Deliver(again)] if again else []
+        self._deliver(again)
 
-    def pause(self, queues: Sequence[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
+    def pause(self, queues: Sequence[MessageQueue] | None, now_ms: MonotonicMs) -> None:
         """Start no more handlers and pops."""
         _refuse(queues)
         self.holding.pause()
-        return []
 
-    def resume(self, queues: Sequence[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
+    def resume(self, queues: Sequence[MessageQueue] | None, now_ms: MonotonicMs) -> None:
         """Continue."""
         _refuse(queues)
-        kept = self.holding.resume()
-        return [fx.Deliver(kept)] if kept else []
+        self._deliver(self.holding.resume())
 
     # Stop.
 
-    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> Effects:
+    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> None:
         """Let running handlers finish, settle, unregister; takes little longer than the timeout."""
         if self._phase is Phase.NEW:
             self._phase = Phase.STOPPED
-            return [fx.Stopped()]
+            self.kernel.effects.add(fx.Stopped())
         if self._phase is not Phase.RUNNING:
-            return []
+            return
         self._phase = Phase.DRAINING
         self.known_brokers.close()
         self._stop_due.at(now_ms + timeout_ms)
         self.holding.close()
-        return []
 
-    def _stop_now(self, now_ms: MonotonicMs) -> Effects:
+    def _stop_now(self, now_ms: MonotonicMs) -> None:
         if self._is_drained:
-            return self._unregister(now_ms)
+            self._unregister(now_ms)
+            return
         self._is_drained = True
         self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
-        return []
 
-    def _unregister(self, now_ms: MonotonicMs) -> Effects:
+    def _unregister(self, now_ms: MonotonicMs) -> None:
         self._phase = Phase.LEAVING
         self._stop_due.cancel()
-        return self.known_brokers.unregister(now_ms)
+        self.known_brokers.unregister(now_ms)
 
-    def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
-        """Add what follows from an event."""
-        found = effects
+    def settle(self, now_ms: MonotonicMs) -> None:
+        """Decide what follows from an event."""
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             self.holding.give_back(now_ms)
-        found += self._settling.requests(now_ms)
+        self._settling.requests(now_ms)
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
-            found += self._unregister(now_ms)
+            self._unregister(now_ms)
         if self._phase is Phase.RUNNING and not self.holding.is_paused:
             for place, address in self._places.to_pop(now_ms):
-                found += self._pop(place, address, now_ms)
+                self._pop(place, address, now_ms)
             self._pause_over.at(self._places.next_due_ms(now_ms))
-        if self.troubles.reports:
-            found += self.troubles.take()
-        return [self._measured(each, now_ms) if isinstance(each, fx.Ask) else each for each in found]
-
-    def _measured(self, ask: fx.Ask[Any], sent_ms: MonotonicMs) -> fx.Ask[Any]:
-        """Return a question that measures how long its answer takes."""
-
-        def measured(outcome: Any, now_ms: MonotonicMs) -> Effects:
-            took_ms = now_ms - sent_ms
-            self._round_trips_ms[ask.address] = min(took_ms, self._round_trips_ms.get(ask.address, took_ms))
-            return ask.done(outcome, now_ms)
-
-        return msgspec.structs.replace(ask, done=measured)
 
     @property
     def _is_idle(self) -> bool:

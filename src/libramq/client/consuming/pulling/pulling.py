@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, ends_of, queue_offset_at
 from libramq.client.consuming.queues.owned_queue import (
@@ -29,7 +28,6 @@ from libramq.client.consuming.queues.owned_queue import (
     QueueState,
 )
 from libramq.client.consuming.queues.queue_table import QueueTable
-from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BodyDamaged, BrokerError, FilterRefused, LibraError
@@ -37,6 +35,7 @@ from libramq.fencing import NO_ATTEMPTS, Claim
 from libramq.filter.sql import SQL92
 from libramq.filter.subscription import Selector, kind_of
 from libramq.filter.tag import TagFilter
+from libramq.kernel.effect import Effects
 from libramq.logs import BoundedLines, get_logger
 from libramq.message import properties as names
 from libramq.message.inner_batch import decode_pulled
@@ -176,13 +175,14 @@ class Delivering:
     Upstream: ConsumeMessageConcurrentlyService.submitConsumeRequest, ConsumeMessageOrderlyService.java.
     """
 
-    def __init__(self, settings: ConsumerSettings, lease: Lease) -> None:
+    def __init__(self, settings: ConsumerSettings, lease: Lease, effects: Effects) -> None:
         self._lease = lease
+        self._effects = effects
         self._orderly = settings.orderly
         self._size = settings.batch_size
         self._retry_topic = retry_topic(settings.group)
 
-    def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> Effects:
+    def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> None:
         """Handle the messages of a pull."""
         if self._orderly:
             if messages and owned.former_attempts.times:
@@ -192,52 +192,56 @@ class Delivering:
                 if messages[0].queue_offset == offset:
                     messages[0].reconsume_times = max(messages[0].reconsume_times, times)
             owned.work.waiting.extend(messages)
-            return self.next(owned)
+            self.next(owned)
+            return
         deliveries = [Delivery(owned, portion) for portion in self._cut(owned, messages)]
         owned.work.deliveries.update(deliveries)
         if self._is_kept_back(owned):
             owned.work.kept += deliveries
-            return []
-        return [fx.Deliver(deliveries)]
+        else:
+            self._effects.add(fx.Deliver(deliveries))
 
-    def next(self, owned: OwnedQueue) -> Effects:
-        """Return the next portion of an orderly queue, if nothing holds it."""
+    def next(self, owned: OwnedQueue) -> None:
+        """Deliver the next portion of an orderly queue, if nothing holds it."""
         work = owned.work
         waiting = work.waiting
         if not waiting or work.deliveries or work.sending_back or work.is_suspended:
-            return []
+            return
         if not owned.lock.is_held or self._is_kept_back(owned):
-            return []
+            return
         portion = [waiting.popleft()]
         while waiting and len(portion) < self._size and waiting[0].topic == portion[0].topic:
             portion.append(waiting.popleft())
         delivery = Delivery(owned, portion)
         work.deliveries.add(delivery)
-        return [fx.Deliver((delivery,))]
+        self._effects.add(fx.Deliver((delivery,)))
 
-    def not_begun(self, delivery: Delivery) -> Effects:
+    def not_begun(self, delivery: Delivery) -> None:
         """Hold a delivery whose handler did not begin: queue not READING, or lease expired."""
         owned = delivery.owned
         if not owned.is_ours:
-            return []
+            return
         if self._orderly:
             owned.work.waiting.extendleft(reversed(delivery.messages))
-            return self.next(owned)
+            self.next(owned)
+            return
         delivery.started = False
         owned.work.deliveries.add(delivery)
         if self._is_kept_back(owned):
             owned.work.kept.append(delivery)
-            return []
-        return [fx.Deliver((delivery,))]  # Paused and resumed in the meantime.
+        else:  # Paused and resumed in the meantime.
+            self._effects.add(fx.Deliver((delivery,)))
 
-    def resume(self, owned: OwnedQueue) -> Effects:
+    def resume(self, owned: OwnedQueue) -> None:
         """Continue after a pause, or after the lease was renewed."""
         if self._is_kept_back(owned):
-            return []
+            return
         if self._orderly:
-            return self.next(owned)
+            self.next(owned)
+            return
         kept, owned.work.kept = owned.work.kept, []
-        return [fx.Deliver(kept)] if kept else []
+        if kept:
+            self._effects.add(fx.Deliver(kept))
 
     def _is_kept_back(self, owned: OwnedQueue) -> bool:
         return owned.state is not QueueState.READING or not self._lease.holds()
@@ -263,7 +267,6 @@ class Pulling:
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
         offsets: OffsetStore,
-        timers: Timers,
         table: QueueTable,
         known_brokers: KnownBrokers,
         delivering: Delivering,
@@ -273,7 +276,7 @@ class Pulling:
         self._subscriptions = subscriptions
         self._routes = known_brokers.routes
         self._offsets = offsets
-        self._timers = timers
+        self._kernel = known_brokers.kernel
         self._table = table
         self._known_brokers = known_brokers
         self._delivering = delivering
@@ -285,7 +288,7 @@ class Pulling:
         self._retry_topic = retry_topic(settings.group)
         #: What takes the answer to a pull of a queue under a claim, and its messages.
         self.on_pulled: Callable[
-            [OwnedQueue, Claim | None, PullReply | LibraError, Sequence[MessageExt], MonotonicMs], Effects
+            [OwnedQueue, Claim | None, PullReply | LibraError, Sequence[MessageExt], MonotonicMs], None
         ]
 
     def read_records(self) -> None:
@@ -296,7 +299,7 @@ class Pulling:
         """Return whether a queue is one of the group's retry topic."""
         return queue.topic == self._retry_topic
 
-    def start(self, owned: OwnedQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool) -> Effects:
+    def start(self, owned: OwnedQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool) -> None:
         """Start at an offset; a backlog is read no faster than the configured rate."""
         sought, owned.cursor.sought_offset = owned.cursor.sought_offset, None
         if sought is not None:
@@ -306,7 +309,7 @@ class Pulling:
         rate = self._settings.catch_up_rate
         if rate and was_committed and not self.is_retry(owned.queue):
             owned.cursor.catch_up = CatchUpPace(rate, now_ms)
-        return self.pull(owned, now_ms)
+        self.pull(owned, now_ms)
 
     def move(self, owned: OwnedQueue, offset: int) -> None:
         """Continue at another offset; the answer to a pull that is under way comes too late."""
@@ -320,25 +323,25 @@ class Pulling:
         """Note that the number of our queues has changed, and with it the limits of each."""
         self._limits.clear()
 
-    def resume(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
+    def resume(self, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
         """Pull again after a handler has finished, if the queue holds little enough now."""
-        return self.pull(owned, now_ms) if owned.cursor.is_throttled else []
+        if owned.cursor.is_throttled:
+            self.pull(owned, now_ms)
 
-    def reachable(self, address: str, now_ms: MonotonicMs) -> Effects:
+    def reachable(self, address: str, now_ms: MonotonicMs) -> None:
         """Retry at once at a broker that answers again."""
-        found: Effects = []
         for owned in self._table.each():
             cursor = owned.cursor
             if (
                 cursor.has_failed
                 and self._routes.reader(owned.queue.broker_name, cursor.broker_id) == address
             ):
-                found += self.pull(owned, now_ms)
-        return found
+                self.pull(owned, now_ms)
 
-    def go_on(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
+    def go_on(self, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
         """Continue: handlers may begin again, and pulls are sent."""
-        return self._delivering.resume(owned) + self.pull(owned, now_ms)
+        self._delivering.resume(owned)
+        self.pull(owned, now_ms)
 
     def pulled(
         self,
@@ -346,28 +349,28 @@ class Pulling:
         outcome: PullReply | LibraError,
         messages: Sequence[MessageExt],
         now_ms: MonotonicMs,
-    ) -> Effects:
+    ) -> None:
         """Handle the result of a pull; the caller handles a refused offset."""
         queue, cursor = owned.queue, owned.cursor
         cursor.is_under_way = False
         if isinstance(outcome, LibraError):
-            return self._failed(owned, outcome, now_ms)
+            self._failed(owned, outcome, now_ms)
+            return
         first_place, last_stored_ms = ends_of(messages) if messages else (owned.claim.topic_start, 0)
         if first_place < owned.claim.topic_start:
             # A slave of Apache's, which does not know `lbTopicStart`, has the former topic's messages still.
             self._later(owned, now_ms, PULL_FAILED_MS)
-            return []
+            return
         cursor.accepts_damaged = False
         cursor.broker_id = outcome.suggested_broker_id
         cursor.next_offset, cursor.end_offset = outcome.next_offset, outcome.max_offset
         if messages:
             cursor.last_stored_ms = last_stored_ms
         wanted = self._accept(queue.topic, messages) if messages else ()
-        found: Effects = []
         if wanted:
             self._duplicates.arrived(wanted, cursor.handled_before)
             owned.held.put(wanted)
-            found += self._delivering.arrived(owned, wanted)
+            self._delivering.arrived(owned, wanted)
         elif not owned.held:
             # Everything up to here was consumed or does not match our subscription.
             self._offsets.advance(queue, cursor.next_offset)
@@ -377,14 +380,13 @@ class Pulling:
         if delay_ms:
             self._later(owned, now_ms, delay_ms)
         else:
-            found += self.pull(owned, now_ms)
-        return found
+            self.pull(owned, now_ms)
 
-    def pull(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
+    def pull(self, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
         """Pull now, unless something prevents it."""
         queue, cursor = owned.queue, owned.cursor
         if cursor.is_under_way or owned.state is not QueueState.READING:
-            return []
+            return
         cursor.last_ms = now_ms
         limits, settings = self._limits.get(queue.topic), self._settings
         if limits is None:  # Nobody counts queues for limits that are not set.
@@ -395,12 +397,13 @@ class Pulling:
         cursor.is_throttled = limits.are_exceeded_by(owned.held)
         if cursor.is_throttled:
             self._later(owned, now_ms, THROTTLED_MS)
-            return []
+            return
         address = self._routes.reader(queue.broker_name, cursor.broker_id)
         if address is None:
             cursor.has_failed = True
             self._later(owned, now_ms, BROKER_MISSING_MS)
-            return self._known_brokers.look_soon(now_ms)
+            self._known_brokers.look_soon(now_ms)
+            return
         cursor.is_under_way, cursor.has_failed = True, False
         count_max = min(settings.pull_batch_size, limits.count_max)  # So twice that waits, at most.
         if cursor.catch_up is not None:
@@ -408,7 +411,7 @@ class Pulling:
         claim, number = owned.claim.opened, cursor.number
         pull = Pull(queue, cursor.next_offset, claim, number, self._as_records, cursor.accepts_damaged)
         call = self._call(pull, owned, count_max)
-        return [fx.Ask(address, call, partial(self._answered, owned, pull, address), PULL_TIMEOUT_MS)]
+        self._kernel.ask(address, call, partial(self._answered, owned, pull, address), PULL_TIMEOUT_MS)
 
     def _call(self, pull: Pull, owned: OwnedQueue, count_max: int) -> Call[PullReply]:
         settings, selector, claim = self._settings, self._subscriptions[pull.queue.topic], pull.claim
@@ -442,7 +445,7 @@ class Pulling:
         address: str,
         outcome: PullReply | LibraError,
         now_ms: MonotonicMs,
-    ) -> Effects:
+    ) -> None:
         """Decode the answer to a pull; one from before the position was changed is late."""
         topic = pull.queue.topic
         messages: Sequence[MessageExt] = ()
@@ -456,9 +459,8 @@ class Pulling:
             except LibraError as error:
                 outcome = error
         self._known_brokers.troubles.answered(f"topic {topic}", outcome)
-        if owned.cursor.number != pull.number:
-            return []
-        return self.on_pulled(owned, pull.claim, outcome, messages, now_ms)
+        if owned.cursor.number == pull.number:
+            self.on_pulled(owned, pull.claim, outcome, messages, now_ms)
 
     def _pace(self, owned: OwnedQueue, count: int, reply: PullReply, now_ms: MonotonicMs) -> int:
         cursor = owned.cursor
@@ -469,14 +471,14 @@ class Pulling:
             return 0
         return cursor.catch_up.brought(count, now_ms)
 
-    def _failed(self, owned: OwnedQueue, error: LibraError, now_ms: MonotonicMs) -> Effects:
+    def _failed(self, owned: OwnedQueue, error: LibraError, now_ms: MonotonicMs) -> None:
         code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.FLOW_CONTROL:
             self._later(owned, now_ms, BROKER_BUSY_MS)
         elif isinstance(error, BodyDamaged):  # On the way, or at a slave: at the second time it stays so.
             log.warning("what was pulled is pulled again", queue=str(owned.queue), reason=str(error))
             owned.cursor.accepts_damaged, owned.cursor.broker_id = True, 0
-            return self.pull(owned, now_ms)
+            self.pull(owned, now_ms)
         else:
             warn = partial(self._warnings.at, now_ms)
             log_failed_request(log, "pull failed", error, warn=warn, queue=str(owned.queue))
@@ -484,11 +486,10 @@ class Pulling:
             cursor.broker_id, cursor.has_failed = 0, True
             cursor.was_missing = cursor.was_missing or code == ResponseCode.TOPIC_NOT_EXIST
             self._later(owned, now_ms, PULL_FAILED_MS)
-        return []
 
     def _later(self, owned: OwnedQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
         if owned.cursor.timer is None:
-            owned.cursor.timer = self._timers.new(partial(self.pull, owned))
+            owned.cursor.timer = self._kernel.deadlines.new(partial(self.pull, owned))
         owned.cursor.timer.at(now_ms + delay_ms)
 
     def _accept(self, topic: str, messages: Sequence[MessageExt]) -> Sequence[MessageExt]:

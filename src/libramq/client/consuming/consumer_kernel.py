@@ -1,0 +1,42 @@
+"""The kernel of a consumer: the clock, effects and deadlines that all parts of its core share; how they ask,
+and when a deadline whose action failed is tried again.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from libramq.client.consuming import effects as fx
+from libramq.clock import Clock, MonotonicMs
+from libramq.errors import LibraError
+from libramq.kernel.deadlines import Deadline
+from libramq.kernel.parts import Kernel
+from libramq.rpc.call import Call
+from libramq.transport.access import REQUEST_TIMEOUT_MS
+
+#: Ours: how soon what was due is done again, if an exception ended it.
+FAILED_AGAIN_MS: Final = 1_000
+
+
+class ConsumerKernel(Kernel):
+    """The kernel. failed: called with failures that are bugs of ours; what was decided before one is done."""
+
+    def __init__(self, clock: Clock, failed: Callable[[str, Exception], None]) -> None:
+        super().__init__(clock)
+        self.failed = failed
+        self.deadlines.failed = self._deadline_failed
+
+    def ask(
+        self,
+        address: str,
+        call: Call[Any],
+        done: Callable[[Any | LibraError, MonotonicMs], None],
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        *,
+        takes_late: bool = False,
+    ) -> None:
+        """Make a request to a broker; `done` gets its result, or the error instead."""
+        self.effects.add(fx.Ask(address, call, done, timeout_ms, takes_late))
+
+    def _deadline_failed(self, deadline: Deadline, error: Exception) -> None:
+        self.failed(f"{deadline.called} could not be done, and is done again", error)
+        deadline.by(self.clock.monotonic_ms() + FAILED_AGAIN_MS)

@@ -1,0 +1,66 @@
+"""Tests of failures that are bugs of ours: what was decided before one is done, and nothing is done twice."""
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_kernel import FAILED_AGAIN_MS, ConsumerKernel
+from tests.client.consuming import requests as rq
+from tests.client.consuming.conversation import found, q
+from tests.client.consuming.test_pause import Pausing
+
+
+class Clock:
+    now_ms = 0
+
+    def monotonic_ms(self):
+        return self.now_ms
+
+    def wall_ms(self):
+        return self.now_ms
+
+
+def failing_once(function, *, at):
+    """Return a function that fails the first time that `at` holds for its arguments."""
+    left = [1]
+
+    def call(*arguments):
+        if left and at(*arguments):
+            left.pop()
+            raise ValueError("a bug")
+        function(*arguments)
+
+    return call
+
+
+def test_a_deadline_whose_action_fails_is_done_again_and_its_effects_are_kept():
+    clock, reported = Clock(), []
+    kernel = ConsumerKernel(clock, lambda what, error: reported.append(what))
+
+    def act(now_ms):
+        kernel.effects.add(fx.Recovered())
+        if now_ms == 1:
+            raise ValueError("a bug")
+
+    kernel.deadlines.set(1, act)
+    others = []
+    kernel.deadlines.set(1, others.append)
+    for clock.now_ms in (1, FAILED_AGAIN_MS, 1 + FAILED_AGAIN_MS, 5 * FAILED_AGAIN_MS):
+        kernel.deadlines.run(clock.now_ms)
+    (what,) = reported
+    assert "act could not be done, and is done again" in what
+    assert kernel.effects.pending == [fx.Recovered(), fx.Recovered()]
+    assert others == [1]
+
+
+def test_a_queue_whose_event_fails_keeps_what_it_has_decided_and_the_others_get_theirs():
+    """Its messages were dropped with the exception, and no handler ever got them."""
+    talk = Pausing().pulling(2)
+    talk.pause()
+    for number in (0, 1):
+        talk.pulled(q(number), found(0))
+    reported = []
+    talk.core.kernel.failed = lambda what, error: reported.append(what)
+    pulling = talk.core.own.pulling
+    pulling.pull = failing_once(pulling.pull, at=lambda owned, _: owned.queue == q(0))
+    talk.resume()
+    assert [each.owned.queue for each in talk.deliveries()] == [q(0), q(1)]
+    assert [pull.queue for pull in talk.of(rq.Pull)] == [q(1)]
+    assert reported == ["Resumed of T@a:0 could not be handled"]
