@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from libramq.cli import options
+from libramq.cli.lazy import benchmarks, running
 
 app = typer.Typer(help="Measure how fast a cluster stores and delivers messages.", no_args_is_help=True)
 
@@ -15,8 +16,6 @@ BENCHMARK_TOPIC = "BenchmarkTest"
 LATENCY_TOPIC = "LibraLatency"
 
 BenchTopic = Annotated[str, typer.Option("-t", "--topic", help="The topic.")]
-
-
 Size = Annotated[
     int, typer.Option(min=1, max=4 * 1024 * 1024, help="Bytes of each body; they do not compress.")
 ]
@@ -42,10 +41,6 @@ def produce(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Send messages as fast as the cluster stores them."""
-    from libramq import logs
-    from libramq.cli import benchmarks, running
-
-    logs.log_to_stderr(log_level)
     load = benchmarks.Load(
         namesrv=options.name_servers(namesrv),
         topic=topic,
@@ -74,10 +69,6 @@ def consume(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Consume a topic as a member of a consumer group."""
-    from libramq import logs
-    from libramq.cli import benchmarks, running
-
-    logs.log_to_stderr(log_level)
     found = running.run(
         benchmarks.consume(
             options.name_servers(namesrv), topic, group=group, count=count, batch_size=batch_size
@@ -100,10 +91,6 @@ def latency(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Measure how long messages take from the producer's send to the consumer's handler."""
-    from libramq import logs
-    from libramq.cli import benchmarks, running
-
-    logs.log_to_stderr(log_level)
     pace = benchmarks.Pace(rate=rate, seconds=seconds, warm_up_seconds=warm_up, size=size)
     benchmarks.report(
         running.run(benchmarks.latency(options.name_servers(namesrv), topic, pace)), as_json=json

@@ -1,6 +1,7 @@
 """The dlq commands: a group's dead letters, listed, shown, sent again to their topics, and exported."""
 
 import contextlib
+import json as json_text
 import shlex
 import sys
 import time
@@ -12,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from libramq.cli import options
-from libramq.cli.printable import printable, time_text
+from libramq.cli.lazy import access, dead_letters, groups, message_row, output
+from libramq.cli.printable import printable, printable_json, time_text
 from libramq.errors import ConfigError, LibraError, counted
 
 if TYPE_CHECKING:
@@ -39,11 +41,6 @@ Since = Annotated[
 ]
 
 
-@app.callback()
-def dlq() -> None:
-    """Look at a group's dead letters, and send them again."""
-
-
 @app.command("list", no_args_is_help=True)
 def list_(
     group: options.Group,
@@ -52,8 +49,6 @@ def list_(
     json: options.Json = False,
 ) -> None:
     """List a group's newest dead letters: what failed, how often, and why."""
-    from libramq.cli import output
-
     with _dead_letters(namesrv, group) as letters:
         count = letters.count()
         found = letters.newest(limit)
@@ -74,8 +69,6 @@ def show(
     namesrv: options.Namesrv = None,
 ) -> None:
     """Print dead letters with their bodies and properties, as JSON."""
-    from libramq.cli import output
-
     with _dead_letters(namesrv, group) as letters:
         found = list(letters.read(ids=set(ids)))
     _refuse_unknown(group, set(ids), found)
@@ -92,14 +85,10 @@ def export(
     ] = None,
 ) -> None:
     """Write all dead letters with their bodies, as a line of JSON each."""
-    import json
-
-    from libramq.cli.printable import printable_json
-
     count = 0
     with _dead_letters(namesrv, group) as letters:
         lines = (
-            json.dumps(_row(letter, is_whole=True), ensure_ascii=False)
+            json_text.dumps(_row(letter, is_whole=True), ensure_ascii=False)
             for letter in letters.read(since_ms=_since_ms(since))
         )
         if file is None:
@@ -130,8 +119,6 @@ def replay(
     They stay among the dead letters; a message that is sent again names its dead letter in its property
     LIBRA_REPLAYED_FROM.
     """
-    from libramq.admin.dead_letters import replay as send_again
-    from libramq.cli import output
     from libramq.sync import Producer
 
     if [bool(ids), every, since is not None].count(True) != 1:
@@ -148,7 +135,7 @@ def replay(
             found = list(found)
             _refuse_unknown(group, wanted, found)
         try:
-            send_again(progress.begun(found), producer, topic=topic, rate=rate, sent=progress.sent)
+            dead_letters.replay(progress.begun(found), producer, topic=topic, rate=rate, sent=progress.sent)
         except (KeyboardInterrupt, LibraError) as error:
             progress.interrupted(error)
             raise
@@ -225,24 +212,16 @@ def _new_file(path: Path) -> Iterator[IO[str]]:
 @contextlib.contextmanager
 def _dead_letters(namesrv: str | None, group: str) -> "Iterator[DeadLetters]":
     """Open a group's dead letters; raises RouteNotFound if there are none, and no such group either."""
-    from libramq.admin.dead_letters import DeadLetters
-    from libramq.transport.access import environment_access
-
-    servers = options.name_servers(namesrv)
-    with DeadLetters(servers, group, access=environment_access()) as letters:
-        if not letters.count():
-            _refuse_unknown_group(servers, group)
-        yield letters
-
-
-def _refuse_unknown_group(namesrv: str, group: str) -> None:
-    from libramq.admin.groups import no_group
     from libramq.sync import Admin
 
-    with Admin(namesrv=namesrv) as admin:
-        groups = admin.groups()
-    if group not in groups:
-        raise no_group(group, groups)
+    servers = options.name_servers(namesrv)
+    with dead_letters.DeadLetters(servers, group, access=access.environment_access()) as letters:
+        if not letters.count():
+            with Admin(namesrv=servers) as admin:
+                known = admin.groups()
+            if group not in known:
+                raise groups.no_group(group, known)
+        yield letters
 
 
 def _since_ms(text: str | None) -> int:
@@ -267,8 +246,6 @@ def _cells(letter: "DeadLetter") -> list[str]:
 
 def _row(letter: "DeadLetter", *, is_whole: bool = False) -> dict[str, Any]:
     """Return a dead letter for programs; is_whole: with its properties and body."""
-    from libramq.cli.message_row import message_row
-
     message = letter.message
     row: dict[str, Any] = {
         "messageId": letter.message_id,
@@ -279,4 +256,4 @@ def _row(letter: "DeadLetter", *, is_whole: bool = False) -> dict[str, Any]:
         "keys": list(message.keys),
         "error": letter.error,
     }
-    return message_row(message) | row if is_whole else row
+    return message_row.message_row(message) | row if is_whole else row

@@ -14,9 +14,11 @@ from libramq.cli import bench, dlq, options, store, topics
 from libramq.cli.admin import commands as admin
 from libramq.cli.failure import EXIT_FAILED, failure_line
 from libramq.cli.groups import commands as groups
+from libramq.cli.lazy import running, sending, servers, simulating, tailing
 from libramq.cli.printable import printable
 from libramq.cli.servers.layout import BROKERS_MAX
 from libramq.cli.spark import lab, pipeline
+from libramq.errors import ConfigError
 
 #: The exit code that a shell reports for a process ended by SIGINT.
 EXIT_INTERRUPTED: Final = 130
@@ -91,11 +93,6 @@ def up(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Start a name server and a broker, ready for clients; Ctrl-C stops them."""
-    from libramq import logs
-    from libramq.cli import running
-    from libramq.cli.servers import commands as servers
-
-    logs.log_to_stderr(log_level)
     running.run(
         servers.up(
             nameserver_port=nameserver_port,
@@ -137,11 +134,6 @@ def nameserver(
     log_level: options.Log = options.LogLevel.INFO,
 ) -> None:
     """Start a name server."""
-    from libramq import logs
-    from libramq.cli import running
-    from libramq.cli.servers import commands as servers
-
-    logs.log_to_stderr(log_level)
     running.run(
         servers.nameserver(config_files=config or (), host=host, port=port, allow_public=allow_public)
     )
@@ -164,11 +156,6 @@ def broker(
     log_level: options.Log = options.LogLevel.INFO,
 ) -> None:
     """Start a broker."""
-    from libramq import logs
-    from libramq.cli import running
-    from libramq.cli.servers import commands as servers
-
-    logs.log_to_stderr(log_level)
     running.run(
         servers.broker(
             config_files=config or (),
@@ -211,11 +198,6 @@ def send(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Send messages to a topic."""
-    from libramq import logs
-    from libramq.cli import running, sending
-    from libramq.errors import ConfigError
-
-    logs.log_to_stderr(log_level)
     if body is not None and (file is not None or rows):
         raise ConfigError("name either a message, or lines of a file (--file, --rows)")
     if delay is not None and at is not None:
@@ -269,12 +251,8 @@ def tail(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Print a topic's messages as they arrive. Joins no group and commits nothing."""
-    from libramq import logs
-    from libramq.cli import tailing
-    from libramq.errors import ConfigError
     from libramq.filter.subscription import Sql
 
-    logs.log_to_stderr(log_level)
     for one, other, is_both in (
         ("--tags", "--sql", tags is not None and sql is not None),
         ("--format", "--json", line is not None and json),
@@ -317,8 +295,6 @@ def simulate(
     verbose: Annotated[bool, typer.Option("--verbose", help="Count each kind of event.")] = False,
 ) -> int:
     """Test LibraMQ itself: simulate a cluster with faults for each seed; exit with 1 if a rule breaks."""
-    from libramq.cli import simulating
-
     count = seeds if seeds is not None else 100 if seed is None else 1
     return simulating.simulate(
         seed or 0,

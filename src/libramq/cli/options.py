@@ -28,6 +28,14 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+def _log(level: LogLevel) -> LogLevel:
+    """Log from now on, before the command begins."""
+    from libramq import logs  # Help must be quick.
+
+    logs.log_to_stderr(level)
+    return level
+
+
 class Damaged(StrEnum):
     """The treatment of a damaged store: `libramq.store.config.Damaged`, which a help text need not import."""
 
@@ -65,6 +73,7 @@ Log = Annotated[
         "--log-level",
         metavar="LEVEL",
         help=f"Log messages of this level and above, on standard error: {', '.join(LogLevel)}.",
+        callback=_log,
     ),
 ]
 Master = Annotated[str, typer.Option(help="Spark's master: local[*], spark://HOST:PORT, yarn, k8s://….")]

@@ -1,6 +1,5 @@
 """The store command: checks, copies and converts message directories without their broker's help."""
 
-import json as json_text
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -8,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from libramq.cli import options
+from libramq.cli.lazy import output
+from libramq.errors import StoreError
 
 if TYPE_CHECKING:
     from libramq.message.record import RecordHead
@@ -24,11 +25,6 @@ _CommitLog = Annotated[
 app = typer.Typer(help="Check, copy or convert a broker's files.", no_args_is_help=True)
 
 
-@app.callback()
-def store() -> None:
-    """Check, copy or convert a broker's files."""
-
-
 @app.command(no_args_is_help=True)
 def check(
     directory: Annotated[Path, typer.Argument(help="The broker's storePathRootDir, or a copy of it.")],
@@ -40,7 +36,6 @@ def check(
 ) -> None:
     """Check every record and every consume queue unit, and show what the next start would repair; change
     nothing. Exit code 1: damage."""
-    from libramq.cli import output
     from libramq.filesystem import LocalFileSystem
     from libramq.store.check import check_store
 
@@ -64,14 +59,10 @@ def copy(
 ) -> None:
     """Copy a broker's messages, queues and tables while it works. A broker that is started on the copy has
     everything that was acknowledged before the copy began."""
-    from libramq.cli import output
-    from libramq.errors import StoreError
     from libramq.filesystem import LocalFileSystem
     from libramq.store.copying import copy_store
 
-    source, target = directory.resolve(), to.resolve()
-    if source == target or source in target.parents:
-        raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")
+    source, target = _elsewhere(directory, to)
     report = copy_store(source, target, LocalFileSystem(), commit_log=commit_log)
     if json:
         output.print_json({output.camel(name): value for name, value in asdict(report).items()})
@@ -94,15 +85,11 @@ def unbatch(
 ) -> None:
     """Copy the directory of a broker of Apache's that has topics with queue.type=BatchCQ to one without:
     there each message has a record of its own, and the same number in its queue."""
-    from libramq.cli import output
     from libramq.clock import SystemClock
-    from libramq.errors import StoreError
     from libramq.filesystem import LocalFileSystem
     from libramq.store.unbatching import unbatch_store
 
-    source, target = directory.resolve(), to.resolve()
-    if source == target or source in target.parents:
-        raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")
+    source, target = _elsewhere(directory, to)
     report = unbatch_store(source, target, LocalFileSystem(), SystemClock(), commit_log=commit_log)
     if json:
         output.print_json(asdict(report))
@@ -112,8 +99,15 @@ def unbatch(
     print(f"result      copied to {to}; start LibraMQ's broker on it")
 
 
+def _elsewhere(directory: Path, to: Path) -> tuple[Path, Path]:
+    """Return both paths, without links; StoreError if one would be copied into itself."""
+    source, target = directory.resolve(), to.resolve()
+    if source == target or source in target.parents:
+        raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")
+    return source, target
+
+
 def _print_record(found: "RecordHead | Damage") -> None:
-    from libramq.cli.printable import printable_json
     from libramq.message.properties import decode_properties
     from libramq.store.log.log_scan import Damage
 
@@ -132,7 +126,7 @@ def _print_record(found: "RecordHead | Damage") -> None:
             "bodyBytes": found.body_end - found.body_start,
             "properties": decode_properties(found.properties),
         }
-    print(printable_json(json_text.dumps(record, ensure_ascii=False)))
+    output.print_json(record, indent=None)
 
 
 def _lines(report: "StoreReport") -> list[tuple[str, str]]:
@@ -177,13 +171,11 @@ def _of_damage(damage: "Damage") -> str:
 
 
 def _as_json(report: "StoreReport") -> dict[str, Any]:
-    from libramq.cli.output import camel
-
     value = asdict(report)
     value["damages"] = [
         {"offset": each.offset, "end": each.end, "reason": each.reason, "isOneRecord": each.is_proven}
         for each in report.damages
     ]
-    return {**{camel(name): part for name, part in value.items()}, "isDamaged": report.is_damaged} | {
-        "queues": {camel(name): part for name, part in value["queues"].items()}
+    return {**{output.camel(name): part for name, part in value.items()}, "isDamaged": report.is_damaged} | {
+        "queues": {output.camel(name): part for name, part in value["queues"].items()}
     }

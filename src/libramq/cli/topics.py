@@ -7,7 +7,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from libramq.cli import options
+from libramq.cli.lazy import names, output, running
 from libramq.cli.printable import time_text
+from libramq.errors import RemoteError
 
 TOPIC_COLUMNS: Final = ("topic", "brokers", "queues", "messages", "last stored")
 QUEUE_COLUMNS: Final = ("broker", "queue", "first offset", "end", "messages", "last stored")
@@ -26,10 +28,6 @@ def topics(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Show every topic: brokers, queues and messages; or the queues of one."""
-    from libramq import logs
-    from libramq.cli import output, running
-
-    logs.log_to_stderr(log_level)
     rows = running.run(_rows(options.name_servers(namesrv), topic, every=every))
     if json:
         output.print_json(rows)
@@ -42,8 +40,6 @@ def topics(
 
 async def _rows(namesrv: str, topic: str | None, *, every: bool) -> list[dict[str, Any]]:
     from libramq.admin.admin import Admin
-    from libramq.errors import RemoteError
-    from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, reply_topic
 
     async with Admin(namesrv=namesrv) as admin:
         if topic is not None:
@@ -62,14 +58,12 @@ async def _rows(namesrv: str, topic: str | None, *, every: bool) -> list[dict[st
         info = await admin.cluster_info()
         clusters = info.cluster_addr_table
         # Apache's brokers have topics of their own names, and of their clusters'; all have one for replies.
-        own = {*info.broker_addr_table, *clusters, *map(reply_topic, clusters)}
-        names = [
+        own = {*info.broker_addr_table, *clusters, *map(names.reply_topic, clusters)}
+        hidden = (names.RETRY_PREFIX, names.DLQ_PREFIX, "LIBRA_")
+        shown = [
             name
             for name in await admin.topics()
-            if every
-            or not (
-                is_system_topic(name) or name in own or name.startswith((RETRY_PREFIX, DLQ_PREFIX, "LIBRA_"))
-            )
+            if every or not (names.is_system_topic(name) or name in own or name.startswith(hidden))
         ]
         at_once = asyncio.Semaphore(TOPICS_AT_ONCE)
 
@@ -87,7 +81,7 @@ async def _rows(namesrv: str, topic: str | None, *, every: bool) -> list[dict[st
                 "lastStored": max((found.last_update_timestamp for found in ends.values()), default=0),
             }
 
-        return list(await asyncio.gather(*map(row, names)))
+        return list(await asyncio.gather(*map(row, shown)))
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from typer import Option, Typer
 from libramq.cli import options
 from libramq.cli.admin import exports, groups, messages, servers, statistics, topics, users
 from libramq.cli.admin.frame import Answer, Changed, Operator, Table, command, plain, rows
-from libramq.cli.admin.lazy import calls, monitor, names, operator, tables
+from libramq.cli.lazy import calls, monitor, names, operator, tables
 from libramq.cli.printable import printable
 from libramq.errors import ConfigError, RemoteError, counted
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from typer import Option, Typer
 
 from libramq.cli.admin.frame import Answer, Operator, Target, command, plain
-from libramq.cli.admin.lazy import calls, monitor, names
+from libramq.cli.lazy import calls, monitor, names
 from libramq.errors import ConfigError
 
 app = Typer()

@@ -16,7 +16,7 @@ import typer
 from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.lazy import access, operator, output, running
+from libramq.cli.lazy import access, operator, output, running
 from libramq.cli.printable import printable, time_text
 
 if TYPE_CHECKING:

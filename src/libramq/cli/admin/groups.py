@@ -7,8 +7,8 @@ from typer import Option, Typer
 
 from libramq.cli import options
 from libramq.cli.admin.frame import Answer, Changed, Operator, command, plain, rows, sections
-from libramq.cli.admin.lazy import calls, document, names, operator, tables
 from libramq.cli.admin.topics import read_file
+from libramq.cli.lazy import calls, document, names, operator, tables
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:

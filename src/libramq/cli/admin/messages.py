@@ -11,7 +11,7 @@ from typer import Option, Typer
 import libramq
 from libramq.cli import options
 from libramq.cli.admin.frame import Answer, Operator, Table, command, plain, rows
-from libramq.cli.admin.lazy import access, calls, lookup, message_row
+from libramq.cli.lazy import access, calls, lookup, message_row
 from libramq.cli.printable import printable, time_text
 from libramq.errors import ConfigError, LibraError
 

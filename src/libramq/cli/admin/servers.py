@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option, Typer
 
 from libramq.cli.admin.frame import Answer, Changed, Operator, Shown, Target, command, sections
-from libramq.cli.admin.lazy import calls
+from libramq.cli.lazy import calls
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typer import Option, Typer
 
 from libramq.cli import options
 from libramq.cli.admin.frame import Answer, Operator, Table, command, plain, rows
-from libramq.cli.admin.lazy import calls, monitor, names
+from libramq.cli.lazy import calls, monitor, names
 from libramq.cli.printable import printable
 from libramq.errors import BrokerError
 

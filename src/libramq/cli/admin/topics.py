@@ -7,7 +7,7 @@ from typer import Option, Typer
 
 from libramq.cli import options
 from libramq.cli.admin.frame import Answer, Changed, Operator, command, rows
-from libramq.cli.admin.lazy import calls, document, operator, tables
+from libramq.cli.lazy import calls, document, operator, tables
 from libramq.errors import ConfigError
 
 app = Typer()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option, Typer
 
 from libramq.cli.admin.frame import Answer, Changed, Operator, Shown, Table, command, plain
-from libramq.cli.admin.lazy import access, audits, calls, documents
+from libramq.cli.lazy import access, audits, calls, documents
 from libramq.cli.printable import printable, time_text
 from libramq.errors import ConfigError
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from libramq.cli import options
+from libramq.cli.lazy import access, output, running
+from libramq.cli.lazy import groups as watched
 from libramq.cli.printable import printable
 from libramq.clock import SystemClock
 
@@ -46,10 +48,6 @@ def groups(
 
     Groups with the worst problems come first. Updates live in a terminal.
     """
-    from libramq import logs
-    from libramq.cli import running
-
-    logs.log_to_stderr(log_level)
     if context.invoked_subcommand is None:
         chosen = _Chosen(options.name_servers(namesrv), group, only_problems=problems)
         if members:
@@ -70,12 +68,10 @@ def history(
     json: options.Json = False,
 ) -> None:
     """Show a group's rebalances: who caused them and why, what moved, and how long queues paused."""
-    from libramq.admin.groups import group_rebalances
-    from libramq.cli import output
     from libramq.cli.groups import history as group_history
-    from libramq.transport.access import environment_access
 
-    found = group_rebalances(_name_servers(context, namesrv), group, last=last, access=environment_access())
+    servers = _name_servers(context, namesrv)
+    found = watched.group_rebalances(servers, group, last=last, access=access.environment_access())
     if json:
         output.print_json([group_history.as_json(rebalance) for rebalance in found])
         return
@@ -91,8 +87,6 @@ def remove(
     namesrv: options.Namesrv = None,
 ) -> None:
     """Remove a member that will not return; its queues move at once. One that is alive joins again."""
-    from libramq.cli import running
-
     running.run(_remove(_name_servers(context, namesrv), group, member))
     print(f"removed {member} from {group}")
 
@@ -130,7 +124,6 @@ class _Chosen(NamedTuple):
 
 
 async def _watch(chosen: _Chosen, *, is_live: bool, as_json: bool) -> None:
-    from libramq.cli import output
     from libramq.cli.groups.row import COLUMNS
 
     async with _group_watch(chosen.namesrv) as watch:
@@ -159,7 +152,6 @@ async def _watch(chosen: _Chosen, *, is_live: bool, as_json: bool) -> None:
 
 
 async def _members(chosen: _Chosen, *, as_json: bool) -> None:
-    from libramq.cli import output
     from libramq.cli.groups.row import MEMBER_COLUMNS
 
     async with _group_watch(chosen.namesrv) as watch:
@@ -173,10 +165,7 @@ async def _members(chosen: _Chosen, *, as_json: bool) -> None:
 
 
 def _group_watch(namesrv: str) -> "GroupWatch":
-    from libramq.admin.groups import GroupWatch
-    from libramq.transport.access import environment_access
-
-    return GroupWatch(namesrv, access=environment_access())
+    return watched.GroupWatch(namesrv, access=access.environment_access())
 
 
 async def _look(watch: "GroupWatch", chosen: _Chosen) -> "list[GroupRow]":
@@ -189,7 +178,6 @@ async def _look(watch: "GroupWatch", chosen: _Chosen) -> "list[GroupRow]":
 
 
 def _table(rows: "Sequence[GroupRow]", nothing: str) -> "Table":
-    from libramq.cli import output
     from libramq.cli.groups.row import COLUMNS
 
     caption = "\n".join([*([] if rows else [nothing]), *_remarks(rows), "Ctrl-C to quit"])

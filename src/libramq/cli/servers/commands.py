@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from libramq.broker.broker_conf import advice, broker_config, load_broker_config, option_value
 from libramq.broker.config import CREDENTIALS_OPTION, INITIAL_USER_OPTION, SECRET_OPTIONS, BrokerConfig
@@ -24,7 +24,6 @@ from libramq.cli.servers.broker_children import BrokerChildren
 from libramq.cli.servers.layout import AUDIT_FILE, directories, kv_file
 from libramq.cli.servers.memory import calm_garbage_collector, keep_freed_memory
 from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
-from libramq.cli.servers.secure_directory import SecureDirectory
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError, needs_extra
 from libramq.filesystem import LocalFileSystem
@@ -45,6 +44,9 @@ from libramq.transport.admission import raise_limit
 from libramq.transport.server_tls import encryption
 from libramq.transport.tls_options import PREFIX as TLS_PREFIX
 from libramq.transport.tls_options import tls_options
+
+if TYPE_CHECKING:
+    from libramq.cli.servers.secure_directory import SecureDirectory
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 
@@ -143,8 +145,14 @@ def _examples(port: int, host: str, namesrv: str) -> list[str]:
     ]
 
 
-def _secured(data: Path, addresses: Collection[str], properties: dict[str, str]) -> SecureDirectory:
+def _secured(data: Path, addresses: Collection[str], properties: dict[str, str]) -> "SecureDirectory":
     """Add the options of secured servers to those that --set names."""
+    try:
+        from libramq.cli.servers.secure_directory import SecureDirectory
+    except ImportError:
+        raise ConfigError(
+            "--secure needs the package cryptography to make certificates: pip install 'libramq[secure]'"
+        ) from None
     secured = SecureDirectory(data, {*addresses, *_OWN_NAMES} - set(_WILDCARDS))
     for name, text in secured.properties().items():
         if name in properties:
@@ -153,7 +161,7 @@ def _secured(data: Path, addresses: Collection[str], properties: dict[str, str])
     return secured
 
 
-def _access_lines(secured: SecureDirectory | None) -> list[str]:
+def _access_lines(secured: "SecureDirectory | None") -> list[str]:
     if secured is None:
         return []
     return [

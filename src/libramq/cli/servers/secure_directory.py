@@ -16,7 +16,11 @@ import stat
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from libramq.broker.config import INITIAL_USER_OPTION
 from libramq.errors import ConfigError
@@ -25,10 +29,7 @@ from libramq.formats.document import encode_body
 from libramq.formats.properties_file import property_line, read_properties
 from libramq.transport import access as of_clients
 
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
+PEM: Final = serialization.Encoding.PEM
 #: The first user: a super user.
 USER: Final = "admin"
 #: Ours: of the user's password.
@@ -55,14 +56,9 @@ class SecureDirectory:
         for path in (self._path, *self._path.iterdir()):
             _require_own(path, others=stat.S_IRWXG | stat.S_IRWXO)
         self._ca_file, self._ca_key_file = self._path / "ca.pem", self._path / "ca.key"
-        try:
-            if not self._ca_file.exists():
-                self._make_authority()
-            self._make_certificate(names)
-        except ImportError:
-            raise ConfigError(
-                "--secure needs the package cryptography to make certificates: pip install 'libramq[secure]'"
-            ) from None
+        if not self._ca_file.exists():
+            self._make_authority()
+        self._make_certificate(names)
         if not self.access_file.exists():
             self._make_access()
 
@@ -100,9 +96,6 @@ class SecureDirectory:
         _write_private(self.access_file, text.encode("latin-1"))
 
     def _make_authority(self) -> None:
-        from cryptography import x509
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "LibraMQ's own authority")])
         made = (
@@ -111,13 +104,9 @@ class SecureDirectory:
             .add_extension(_usage(signs_certificates=True), critical=True)
         )
         _write_private(self._ca_key_file, _pem_of_key(key))
-        _write_private(self._ca_file, _pem(_signed(made, key)))
+        _write_private(self._ca_file, made.sign(key, hashes.SHA256()).public_bytes(PEM))
 
     def _make_certificate(self, names: Collection[str]) -> None:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         try:
             authority = x509.load_pem_x509_certificate(self._ca_file.read_bytes())
             ca_key = serialization.load_pem_private_key(self._ca_key_file.read_bytes(), None)
@@ -141,7 +130,7 @@ class SecureDirectory:
             )
         )
         _write_private(self._path / "server.key", _pem_of_key(key))
-        _write_private(self._path / "server.pem", _pem(_signed(made, ca_key)))
+        _write_private(self._path / "server.pem", made.sign(ca_key, hashes.SHA256()).public_bytes(PEM))
 
 
 def _require_own(path: Path, *, others: int) -> None:
@@ -155,10 +144,8 @@ def _require_own(path: Path, *, others: int) -> None:
 
 
 def _builder(
-    subject: "x509.Name", issuer: "x509.Name", key: "ec.EllipticCurvePrivateKey", days: int
-) -> "x509.CertificateBuilder":
-    from cryptography import x509
-
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return x509.CertificateBuilder(
         issuer_name=issuer,
@@ -170,15 +157,7 @@ def _builder(
     ).add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
 
 
-def _signed(builder: "x509.CertificateBuilder", key: "ec.EllipticCurvePrivateKey") -> "x509.Certificate":
-    from cryptography.hazmat.primitives import hashes
-
-    return builder.sign(key, hashes.SHA256())
-
-
-def _usage(*, signs_certificates: bool) -> "x509.KeyUsage":
-    from cryptography import x509
-
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -192,27 +171,15 @@ def _usage(*, signs_certificates: bool) -> "x509.KeyUsage":
     )
 
 
-def _general_name(name: str) -> "x509.GeneralName":
-    from cryptography import x509
-
+def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
 
 
-def _pem(certificate: "x509.Certificate") -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _pem_of_key(key: "ec.EllipticCurvePrivateKey") -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _pem_of_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from libramq.cli import options
+from libramq.cli.lazy import access, output
+from libramq.errors import needs_extra
 
 if TYPE_CHECKING:
     from libramq.lab.laboratory import Laboratory, Result
@@ -82,11 +84,9 @@ def run(
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
     """Run the laboratory. The same seed gives the same figures, except for computing times."""
-    from libramq import logs
-    from libramq.cli.spark.runs import ProgressDisplay, spark_session, spark_settings
+    from libramq.cli.spark import runs
 
-    logs.log_to_stderr(log_level)
-    settings = spark_settings(conf or [])
+    settings = runs.spark_settings(conf or [])
     laboratory = _laboratory(
         config,
         small=small,
@@ -105,8 +105,8 @@ def run(
         _show_plan(laboratory, recorded)
         return
     with (
-        ProgressDisplay("lab") as on_progress,
-        spark_session(
+        runs.ProgressDisplay("lab") as on_progress,
+        runs.spark_session(
             "libra lab", master=master, log_level=log_level, settings=settings, archive=archive
         ) as spark,
     ):
@@ -115,9 +115,6 @@ def run(
 
 
 def _laboratory(config: Path | None, *, small: bool, **overrides: object) -> "Laboratory":
-    from libramq.errors import needs_extra
-    from libramq.transport import access
-
     with needs_extra("the laboratory", "spark,java"):
         from libramq.lab.config import read_experiment
         from libramq.lab.laboratory import Laboratory
@@ -131,8 +128,6 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _show_plan(laboratory: "Laboratory", recorded: str | None) -> None:
-    from libramq.cli import output
-
     experiment = laboratory.experiment
     if experiment.groups:
         members: Counter[str] = Counter()
@@ -155,7 +150,6 @@ def _show_plan(laboratory: "Laboratory", recorded: str | None) -> None:
 
 
 def _show(result: "Result") -> None:
-    from libramq.cli import output
     from libramq.lab.page import COLUMNS, ranking
 
     output.print_table(COLUMNS, ranking(result.strategies))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 import typer
 
 from libramq.cli import options
+from libramq.cli.lazy import access, output
 from libramq.errors import ConfigError, needs_extra
 
 if TYPE_CHECKING:
@@ -48,12 +49,9 @@ def run(
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
     """Run a pipeline. After a crash or Ctrl-C, running it again continues where it stopped."""
-    from libramq import logs
-    from libramq.cli.spark.runs import ProgressDisplay, spark_session, spark_settings
-    from libramq.transport import access
+    from libramq.cli.spark import runs
 
-    logs.log_to_stderr(log_level)
-    settings = spark_settings(conf or [])
+    settings = runs.spark_settings(conf or [])
     chosen = chosen_pipeline(name, config, namesrv=namesrv, access=access.environment_properties())
     plan = chosen.plan()  # Report errors before a Java machine starts.
     if dry_run:
@@ -63,8 +61,8 @@ def run(
         print(f"{plan.nothing_to_do}; Spark was not started")
         return
     with (
-        ProgressDisplay(name, after_stop="run it again and it continues") as on_progress,
-        spark_session(
+        runs.ProgressDisplay(name, after_stop="run it again and it continues") as on_progress,
+        runs.spark_session(
             f"libra pipeline {name}", master=master, log_level=log_level, settings=settings, archive=archive
         ) as spark,
     ):
@@ -107,7 +105,6 @@ def chosen_pipeline(
 
 
 def _show(plan: "Plan") -> None:
-    from libramq.cli import output
     from libramq.spark.reading.positions import queue_key
 
     if plan.reads:
