@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from libramq.errors import InvalidName
 from libramq.filesystem import LocalFileSystem, safe_child
+from libramq.message.delay_level import delay_ms
 from libramq.message.record import encode_record, peek_record
 from libramq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from libramq.store.log.commit_log import Tail
 from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
-from libramq.store.queues.consume_queue import delay_ms, unit_tag_code
+from libramq.store.queues.consume_queue import unit_tag_code
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,5 +1,5 @@
 """Access control: who has signed a request, who is a super user or another broker, and whether a user may do
-what a request is about.
+what a request is about; and the dry run, which only logs refusals.
 
     signature ───┬► Authenticator ─► Principal ─► Authorizer ─► the user's policies
     certificate ─┘                                          └─► everything, for a super user or another broker

@@ -1,5 +1,5 @@
-"""The rebalance as a broker sees it: who owns a queue by its pulls or openings, and when a rebalance counts
-as settled.
+"""The rebalance as a broker sees it: who owns a queue by its pulls or openings, which queues members take
+from each other, and when a rebalance counts as settled.
 
 Who owns a queue, and when a rebalance has settled, depends on who allocates:
 

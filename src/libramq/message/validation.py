@@ -10,12 +10,12 @@ from typing import Final
 
 from libramq.errors import InvalidMessage
 from libramq.message import properties as names
+from libramq.message.delay_level import DELAY_LEVEL_MAX
 from libramq.message.message import BODY_BYTES_MAX, Message
 from libramq.message.names import NOT_ALLOWED_SEND_TOPICS, validate_topic
 
 #: Ours: room for what clients and brokers add to the properties: id, WAIT, delay, a request's correlation.
 ADDED_BYTES: Final = 512
-DELAY_LEVEL_MAX: Final = 18  # messageDelayLevel has 18 of them; the broker treats a higher one as 18.
 
 
 def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:

@@ -1,5 +1,5 @@
 """The name server's processors: what each request about brokers and routes is answered (acting slaves and
-order in routes, too), and whose registration is accepted.
+order in routes, too), and who must sign a registration.
 
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """

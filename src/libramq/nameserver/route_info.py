@@ -1,5 +1,6 @@
-"""The route table: which brokers are alive (for how long without a heartbeat or connection), which topics
-they have, added and removed in slices, and how long a departed broker is remembered.
+"""The route table: which registration takes effect, in slices, and which is turned down; which brokers are
+alive (for how long without a heartbeat or connection), which topics they have, and how long a departed broker
+is remembered.
 
     cluster → broker names          broker name → {id: address}
     topic → broker names            broker name → {topic: queues}           address → liveness

@@ -1,4 +1,5 @@
-"""TLS of outgoing connections: what of a server's certificate is verified, and when files are read again.
+"""TLS of outgoing connections: what of a server's certificate is verified, when files are read again, and how
+a failed handshake is explained.
 
 Apache's clients check no certificate by default, and never the name in it. Here everything is checked unless
 the user excludes a part: brokers register by address, and their certificates often name something else.

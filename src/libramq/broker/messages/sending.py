@@ -1,5 +1,5 @@
 """Sending: in which order a send's checks run, whether its topic is created, and whether a message goes to
-its queue, a delay level, a timer, the half topic or the dead letters.
+its queue (or that of its priority), a delay level, a timer, the half topic or the dead letters.
 
     Draft ─► topic (created perhaps), queue, size ─► properties ─┬─ nothing special ──► its own queue
                                                                  ├─ DELAY, TIMER_… ───► a level, or a timer

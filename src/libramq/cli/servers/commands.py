@@ -1,5 +1,5 @@
-"""The server commands: how `libra up`, `nameserver` and `broker` are composed, announced and stopped, and
-which configuration is refused.
+"""The server commands: how `libra up`, `nameserver` and `broker` are composed, announced (to systemd, too)
+and stopped, and which configuration is refused or warned of.
 """
 
 import asyncio

@@ -32,9 +32,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from libramq.errors import ConfigError, InvalidName
+from libramq.message.delay_level import DELAY_LEVEL_MAX
 from libramq.message.message import BODY_BYTES_MAX
 from libramq.message.names import validate_group, validate_topic
-from libramq.message.validation import DELAY_LEVEL_MAX
 from libramq.spark.options import ACCESS, Options
 from libramq.spark.reading.source_options import TIMEOUT_MS_MAX
 

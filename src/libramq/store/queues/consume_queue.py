@@ -30,6 +30,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from libramq.message.delay_level import delay_ms
 from libramq.message.inner_batch import message_count
 from libramq.message.names import SCHEDULE_TOPIC
 from libramq.message.properties import DELAY, TAGS, find_property
@@ -40,10 +41,6 @@ from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import FileRange, Segments
 from libramq.store.queues.queue_extension import QueueExtension
 
-# messageDelayLevel, in seconds: 1s 5s 10s 30s 1m … 2h
-DELAY_LEVEL_SECONDS: Final = (
-    1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
-)  # fmt: skip
 _DELAY = DELAY.encode()
 _TAGS = TAGS.encode()
 UNIT: Final = struct.Struct(">qiq")
@@ -448,11 +445,6 @@ class ConsumeQueue:
             return found[0] >= physical_offset and not is_before_all
 
         return bisect_left(range(self.max_offset), True, max(low, self.first_offset), key=is_there)
-
-
-def delay_ms(level: int) -> int:
-    """Return the delay of a level; levels above the highest count as the highest."""
-    return DELAY_LEVEL_SECONDS[min(level, len(DELAY_LEVEL_SECONDS)) - 1] * 1000
 
 
 def unit_of(head: RecordHead) -> bytes:
