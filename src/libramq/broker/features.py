@@ -547,7 +547,7 @@ class SlaveFeature(Feature):
         if config.asks_slaves:
             checking, registration = transactions.checking, base.registration
             progress = ReturningMaster(config, files, base.kernel, registration, checking, base.offsets)
-            progress.start((delays.levels, delays.timers, pop.reviving))
+            progress.start((delays.levels.rounds, delays.timers.rounds, pop.reviving.rounds))
             stalled.append(progress.stalled)
             transactions.requests.before_end = progress.look_for_stall
         slave = replication.slave

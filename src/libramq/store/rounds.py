@@ -20,18 +20,25 @@ log = get_logger(__name__)
 class Rounds:
     """Runs `act` when a round is due, and again at once if it returns that there is more.
 
-    again_ms: how soon after an error that it raised.
+    again_ms: how soon after an error that it raised. is_held: no round begins before `begin`.
     """
 
     def __init__(
-        self, store: MessageStore, kernel: Kernel, act: Callable[[MonotonicMs], bool | None], *, again_ms: int
+        self,
+        store: MessageStore,
+        kernel: Kernel,
+        act: Callable[[MonotonicMs], bool | None],
+        *,
+        again_ms: int,
+        is_held: bool = False,
     ) -> None:
         self._store = store
         self._clock = kernel.clock
         self._work = kernel.work
         self._act = act
         self._again_ms = again_ms
-        self._deadline = kernel.deadlines.new(self._begin)
+        self._deadline = kernel.deadlines.new(self._start)
+        self.is_held = is_held
         #: Whether a round is under way; it may wait for a thread.
         self.is_running = False
 
@@ -41,17 +48,27 @@ class Rounds:
         return self._deadline.due_ms
 
     def by(self, due_ms: MonotonicMs) -> None:
-        """Run a round at a moment, unless one is due before."""
-        self._deadline.by(due_ms)
+        """Run a round at a moment, unless one is due before, or all are held."""
+        if not self.is_held:
+            self._deadline.by(due_ms)
 
-    def _begin(self, _: MonotonicMs) -> None:
+    def hold(self) -> None:
+        """Begin no round, and go on with none, until `begin`."""
+        self.is_held = True
+
+    def begin(self) -> None:
+        """Run a round now, and others when they are due."""
+        self.is_held = False
+        self.by(self._clock.monotonic_ms())
+
+    def _start(self, _: MonotonicMs) -> None:
         if not self.is_running:
             self.is_running = True
             self._work(self._run())
 
     def _run(self) -> Work[None]:
         try:
-            while (yield from self._store.reading(lambda: self._act(self._clock.monotonic_ms()))):
+            while (yield from self._store.reading(self._round)):
                 yield None
         except Exception as error:
             self._deadline.by(self._clock.monotonic_ms() + self._again_ms)
@@ -60,3 +77,6 @@ class Rounds:
             log.exception("a round failed, and is repeated")
         finally:
             self.is_running = False
+
+    def _round(self) -> bool | None:
+        return not self.is_held and self._act(self._clock.monotonic_ms())

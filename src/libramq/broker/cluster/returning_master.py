@@ -16,7 +16,7 @@ Upstream: BrokerPreOnlineService.syncMetadataReverse, which compares version num
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -47,6 +47,7 @@ from libramq.rpc.call import Call, header_call
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.rpc.peer_calls import TIMER_CHECKPOINT, record_at
 from libramq.rpc.question import answer_to, signing
+from libramq.store.rounds import Rounds
 from libramq.timers.timer_checkpoint import decode_timer_checkpoint
 from libramq.timers.timers import Again
 
@@ -94,16 +95,6 @@ def _delivered(reply: Command) -> Delivered:
     return Delivered(accounts, reply.ext.get(ESCAPING_FIELD) == "1", answer)
 
 
-class Held(Protocol):
-    """A delivery that a master suspends while it asks its slaves."""
-
-    def hold(self) -> None:
-        """Deliver nothing."""
-
-    def begin(self) -> None:
-        """Deliver from now on."""
-
-
 class ReturningMaster:
     """Asks before a master delivers: at its start, and whenever slaves may have acted for it."""
 
@@ -124,7 +115,7 @@ class ReturningMaster:
         self._ask_signed = signing(kernel.effects.ask, config.credentials)
         self._timers, self._pop = files.timers.timers, files.pop
         self._checking = checking
-        self._held: Sequence[Held] = ()
+        self._held: Sequence[Rounds] = ()
         self._is_asking = False
         self._asking = self._ask_all()
         self._turn = 0
@@ -133,7 +124,7 @@ class ReturningMaster:
         self._give_up = kernel.deadlines.new(self._wait_no_longer)
         registration.observe_return(self._registered_again)
 
-    def start(self, held: Sequence[Held]) -> None:
+    def start(self, held: Sequence[Rounds]) -> None:
         """Ask for the first time. held: all that delivers, which does not yet."""
         self._held = held
         self._begin()

@@ -2,7 +2,7 @@
 delivery is tried again.
 
 Both are rounds: they sleep until the next message is due, and move on when one is stored. A slave leaves them
-to its master, and a master that asks its slaves first holds them.
+to its master, and a master that asks its slaves first holds them (`rounds`).
 """
 
 from typing import Final
@@ -22,10 +22,7 @@ LOOK_MS: Final = 10_000
 
 
 class LevelDelivery:
-    """Delivers the due messages of delay levels; an `arrivals.TopicListener`.
-
-    is_held: nothing is delivered before `begin`.
-    """
+    """Delivers the due messages of delay levels; an `arrivals.TopicListener`. is_held: as the rounds are."""
 
     topic = names.SCHEDULE_TOPIC
 
@@ -35,31 +32,20 @@ class LevelDelivery:
         self._schedule = schedule
         self._store = store
         self._clock = kernel.clock
-        self._rounds = Rounds(store, kernel, self._deliver, again_ms=AGAIN_MS)
         self._is_slave = store.config.is_copy
-        self._is_held = is_held or self._is_slave
-        if not self._is_held:
-            self.begin()
-
-    def hold(self) -> None:
-        """Deliver nothing until `begin`."""
-        self._is_held = True
-
-    def begin(self) -> None:
-        """Deliver from now on."""
-        self._is_held = False
-        self._rounds.by(self._clock.monotonic_ms())
+        self.rounds = Rounds(
+            store, kernel, self._deliver, again_ms=AGAIN_MS, is_held=is_held or self._is_slave
+        )
+        self.rounds.by(self._clock.monotonic_ms())
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note that a delay level has a new message."""
         if not self._is_slave:
             self._schedule.level_grew(queue_id)
-        if not self._is_held:
+        if not self.rounds.is_held:
             self._look(self._clock.monotonic_ms(), wait_ms_min=0)
 
     def _deliver(self, now_ms: MonotonicMs) -> bool:
-        if self._is_held:
-            return False
         if self._schedule.deliver(now_ms):
             return True
         self._look(now_ms, wait_ms_min=AGAIN_MS)
@@ -69,45 +55,29 @@ class LevelDelivery:
         """Set the deadline; due messages that were not delivered wait for the store."""
         due_ms = self._schedule.next_due_ms(now_ms)
         if due_ms is not None:
-            self._rounds.by(max(due_ms, now_ms + wait_ms_min) if due_ms <= now_ms else due_ms)
+            self.rounds.by(max(due_ms, now_ms + wait_ms_min) if due_ms <= now_ms else due_ms)
 
 
 class TimerDelivery:
-    """Delivers timer messages; an `arrivals.TopicListener`. is_held: not before `begin`."""
+    """Delivers timer messages; an `arrivals.TopicListener`. is_held: as the rounds are."""
 
     topic = names.TIMER_TOPIC
 
     def __init__(self, files: TimerFiles, store: MessageStore, kernel: Kernel, *, is_held: bool) -> None:
         self._is_slave = store.config.is_copy  # Its master delivers them.
-        self._is_held = is_held
         self._files = files
         self._timers = files.timers
         self._store = store
         self._clock = kernel.clock
-        self._rounds = Rounds(store, kernel, self._advance, again_ms=AGAIN_MS)
-        self._look()
-
-    def hold(self) -> None:
-        """Deliver nothing until `begin`."""
-        self._is_held = True
-
-    def begin(self) -> None:
-        """Deliver from now on."""
-        self._is_held = False
-        self._look()
+        self.rounds = Rounds(
+            store, kernel, self._advance, again_ms=AGAIN_MS, is_held=is_held or self._is_slave
+        )
+        self.rounds.by(self._clock.monotonic_ms())
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note that a timer message was stored; after entries of POP alone there is nothing to do."""
-        if self._delivers and self._timers.skip_entries() < end:
-            self._look()
-
-    @property
-    def _delivers(self) -> bool:
-        return not self._is_slave and not self._is_held
-
-    def _look(self) -> None:
-        if self._delivers:
-            self._rounds.by(self._clock.monotonic_ms())
+        if not self.rounds.is_held and self._timers.skip_entries() < end:
+            self.rounds.by(self._clock.monotonic_ms())
 
     def close(self) -> None:
         """Finish the slot that is being delivered, so that none of it is delivered again after a start."""
@@ -115,21 +85,16 @@ class TimerDelivery:
             self._timers.finish_slot(self._clock.wall_ms())
 
     def _advance(self, now_ms: MonotonicMs) -> bool:
-        if not self._delivers:
-            return False
         self._files.set_may_wait(self._store.may_wait)
         try:
             is_done = self._timers.advance(self._clock.wall_ms())
         finally:
             self._files.set_may_wait(True)
         if is_done:
-            self._sleep(now_ms)
+            due_ms = self._timers.next_due_ms()
+            if due_ms is not None:
+                wait_ms = int(due_ms) - int(self._clock.wall_ms())
+                self.rounds.by(now_ms + max(0, min(wait_ms, LOOK_MS)))
         elif self._timers.is_refused:
-            self._rounds.by(now_ms + AGAIN_MS)
+            self.rounds.by(now_ms + AGAIN_MS)
         return not is_done and not self._timers.is_refused
-
-    def _sleep(self, now_ms: MonotonicMs) -> None:
-        due_ms = self._timers.next_due_ms()
-        if due_ms is not None:
-            wait_ms = int(due_ms) - int(self._clock.wall_ms())
-            self._rounds.by(now_ms + max(0, min(wait_ms, LOOK_MS)))

@@ -36,7 +36,7 @@ BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Reviving:
-    """Settles check points that are due; where slaves are asked, none becomes visible before `begin`."""
+    """Settles check points that are due; `rounds` are held while slaves are asked."""
 
     def __init__(
         self, config: BrokerConfig, files: BrokerFiles, redelivery: Redelivery, kernel: Kernel
@@ -47,34 +47,25 @@ class Reviving:
         self._journal, self._in_flight, self._positions = files.pop.journal, in_flight, files.pop.positions
         self._clock = kernel.clock
         self._new_names = config.enable_retry_topic_v2
-        self._rounds = Rounds(store, kernel, self._revive, again_ms=AGAIN_MS)
-        #: Whether the store refused: nothing is tried before the round that is due then, held or not.
+        is_held = config.asks_slaves or store.config.is_copy
+        self.rounds = Rounds(store, kernel, self._revive, again_ms=AGAIN_MS, is_held=is_held)
+        #: Whether the store refused: nothing is tried before the round that is due then.
         self._is_refused = self._is_logged = False
-        self._is_held = config.asks_slaves or store.config.is_copy
         self._soon = partial(kernel.soon, Phase.TIMERS, self._look)
         if not store.config.is_copy:
             in_flight.changed = self._soon
             self._soon()
-
-    def hold(self) -> None:
-        """Make nothing visible again until `begin`."""
-        self._is_held = True
-
-    def begin(self) -> None:
-        """Make messages visible again from now on."""
-        self._is_held = False
-        self._look()
 
     def _look(self) -> None:
         """Set the deadline to when the next check point is due, and keep the journal short.
 
         A slave leaves both to its master.
         """
-        if not self._in_flight or self._is_held:
+        if not self._in_flight or self.rounds.is_held:
             return
         due_ms = self._in_flight.next_due_ms
-        if due_ms is not None and not (self._rounds.is_running or self._is_refused):
-            self._rounds.by(due_ms)
+        if due_ms is not None and not (self.rounds.is_running or self._is_refused):
+            self.rounds.by(due_ms)
         if not self._is_refused:
             try:
                 self._journal.compact(self._clock.wall_ms())
@@ -103,8 +94,6 @@ class Reviving:
     def _revive(self, now_ms: MonotonicMs) -> bool:
         """Settle the next check point that is due; return whether there was one."""
         self._is_refused = False
-        if self._is_held:
-            return False
         self._soon()
         try:
             check_point = self._in_flight.next_due(now_ms)
@@ -190,7 +179,7 @@ class Reviving:
         if not self._is_logged:
             log.warning("unacknowledged messages wait: the store accepts no messages", reason=error.remark)
         self._is_refused = self._is_logged = True
-        self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
+        self.rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
 
 
 def _batches(
