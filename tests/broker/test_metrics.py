@@ -54,7 +54,7 @@ def sample(**fields: object) -> Sample:
             "bytes_out",
             "held_pulls",
             "connections",
-            "longest_turn_us",
+            "longest_turn_s",
         ),
         0,
     )

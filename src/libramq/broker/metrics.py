@@ -8,6 +8,7 @@ Prometheus itself adds the broker's address.
 from collections import Counter as Sums
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from math import isnan, nan
 from typing import Any, Final, NamedTuple
@@ -17,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from libramq.broker.request_latency import BOUNDS_MS, Answered, RequestLatency, Times
-from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.groups.rebalance_event import QueueMove, Reason, RebalanceEvent
 
 #: Ours: how many groups have their own time series, some 40 each; all others share OTHERS.
 GROUPS_MAX: Final = 500
@@ -29,6 +30,91 @@ _FLUSH_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 #: Ours: lags of a group in a topic that have their own time series; further topics share OTHERS.
 LAGS_MAX: Final = 2_000
 _GROUP: Final = "consumer_group"
+
+#: What is shown of a `Sample`, by its field.
+_TOTALS: Final = {
+    "messages_in": ("rocketmq_messages_in_total", "Messages stored."),
+    "messages_out": ("rocketmq_messages_out_total", "Messages read."),
+    "bytes_in": ("rocketmq_throughput_in_total", "Bytes stored."),
+    "bytes_out": ("rocketmq_throughput_out_total", "Bytes read."),
+}
+_VALUES: Final = {
+    "held_pulls": ("libra_held_pulls", "Pulls that wait for messages."),
+    "connections": ("libra_connections", "Open connections."),
+    "longest_turn_s": (
+        "libra_longest_turn_seconds",
+        "The longest that one event kept the loop from all others, since the last sample.",
+    ),
+    "longest_wait_s": (
+        "libra_longest_wait_seconds",
+        "The longest that a connection waited for its turn, since the last sample.",
+    ),
+    "log_bytes": ("rocketmq_storage_size", "Bytes of the commit log."),
+    "unflushed_bytes": (
+        "rocketmq_storage_flush_behind_bytes",
+        "Bytes of it that are not known to be on the disk.",
+    ),
+    "kept_ms": (
+        "rocketmq_storage_message_reserve_time",
+        "For how many milliseconds the oldest message has been kept.",
+    ),
+    "disk_used": ("libra_disk_used_ratio", "The used share of the disk; NaN: unknown."),
+    "refuses": ("libra_store_refuses", "1 while no message is stored: the disk is full, or writing failed."),
+}
+_REFUSED: Final = (
+    "libra_connections_refused_total",
+    "Clients' connections that were refused, or ended, for a limit.",
+    ("limit",),
+)
+_FLUSHES: Final = (
+    "libra_flush_seconds",
+    "How long a flush of the commit log took, with the wait for its thread.",
+)
+#: What is shown of a `RebalanceEvent` and its `QueueMove`s, by their field.
+_COUNTS: Final = {
+    "moved": ("libra_group_queues_moved_total", "Queues that changed hands."),
+    "minimum": ("libra_group_queues_moved_minimum_total", "Queues that had to change hands."),
+    "redelivered_upper_bound": (
+        "libra_group_messages_redelivered_bound_total",
+        "Upper bound of redelivered messages.",
+    ),
+    "unknown": (
+        "libra_group_rebalances_redelivered_unknown_total",
+        "Rebalances without a known such bound.",
+    ),
+    "duplicates_reported": (
+        "libra_group_messages_duplicate_total",
+        "Redelivered messages, as clients reported them.",
+    ),
+}
+_STATES: Final = {
+    "member_count": ("libra_group_members", "Members."),
+    "peak_catch_up_rate": (
+        "libra_group_catch_up_peak_messages_per_second",
+        "The busiest second of the last rebalance's new owners.",
+    ),
+    "unowned": (
+        "libra_group_queues_unowned",
+        "Queues that no member read when all was settled; all of a group without members.",
+    ),
+}
+_TIMES: Final = {
+    "pause_ms": ("libra_group_queue_pause_seconds", "How long a queue that moved stood still."),
+    "worst_pause_ms": (
+        "libra_static_member_restart_pause_seconds",
+        "How long queues of a static member stood still while it restarted.",
+    ),
+    "double_owner_ms": (
+        "libra_group_queue_double_owner_seconds",
+        "How long two members read a queue that moved.",
+    ),
+    "time_to_stable_ms": (
+        "libra_group_time_to_stable_seconds",
+        "From a change to its last move.",
+    ),
+}
+_REBALANCES: Final = ("libra_group_rebalances_total", "Changes of a group, by reason.", (_GROUP, "reason"))
+_DIAGNOSES: Final = ("libra_group_diagnosis", "1 while this is wrong with the group.", (_GROUP, "kind"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +133,8 @@ class Sample:
     held_pulls: int
     connections: int
     refused: Mapping[str, int]
-    longest_turn_us: int
-    longest_wait_us: int = 0
+    longest_turn_s: float
+    longest_wait_s: float = 0
     diagnoses: Mapping[str, Collection[str]]
     log_bytes: int = 0
     unflushed_bytes: int = 0
@@ -157,147 +243,51 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._groups: dict[str, None] = {}
-        self._totals = {
-            "messages_in": Counter("rocketmq_messages_in_total", "Messages stored.", registry=registry),
-            "messages_out": Counter("rocketmq_messages_out_total", "Messages read.", registry=registry),
-            "bytes_in": Counter("rocketmq_throughput_in_total", "Bytes stored.", registry=registry),
-            "bytes_out": Counter("rocketmq_throughput_out_total", "Bytes read.", registry=registry),
-        }
+        self._totals = self._made(Counter, _TOTALS)
         self._sampled = dict.fromkeys(self._totals, 0)
-        self._held_pulls = Gauge("libra_held_pulls", "Pulls that wait for messages.", registry=registry)
-        self._add_connections()
-        self._longest_turn = Gauge(
-            "libra_longest_turn_seconds",
-            "The longest that one event kept the loop from all others, since the last sample.",
-            registry=registry,
-        )
-        self._add_groups()
-        self._add_storage()
+        self._values = self._made(Gauge, _VALUES)
+        self._counts = self._made(Counter, _COUNTS, _GROUP)
+        self._states = self._made(Gauge, _STATES, _GROUP)
+        self._times = self._made(partial(Histogram, buckets=_SECONDS), _TIMES, _GROUP)
+        self._flushes = Histogram(*_FLUSHES, registry=registry, buckets=_FLUSH_SECONDS)
+        self._rebalances = Counter(*_REBALANCES, registry=registry)
+        self._diagnoses = Gauge(*_DIAGNOSES, registry=registry)
+        self._diagnosed: set[tuple[str, str]] = set()
+        self._refused = Counter(*_REFUSED, registry=registry)
+        self._refused_before: dict[str, int] = {}
         self._ownerless: set[str] = set()
         self._snapshots = Snapshots()
         registry.register(self._snapshots)
 
-    def _add_groups(self) -> None:
-        registry = self.registry
-        self._diagnoses = Gauge(
-            "libra_group_diagnosis",
-            "1 while this is wrong with the group.",
-            [_GROUP, "kind"],
-            registry=registry,
-        )
-        self._diagnosed: set[tuple[str, str]] = set()
-        self._rebalances = Counter(
-            "libra_group_rebalances_total",
-            "Changes of a group, by reason.",
-            [_GROUP, "reason"],
-            registry=registry,
-        )
-        self._pause = self._histogram(
-            "libra_group_queue_pause_seconds", "How long a queue that moved stood still."
-        )
-        self._restart_pause = self._histogram(
-            "libra_static_member_restart_pause_seconds",
-            "How long queues of a static member stood still while it restarted.",
-        )
-        self._double = self._histogram(
-            "libra_group_queue_double_owner_seconds", "How long two members read a queue that moved."
-        )
-        self._stable = self._histogram(
-            "libra_group_time_to_stable_seconds", "From a change to its last move."
-        )
-        self._moved = self._counter("libra_group_queues_moved_total", "Queues that changed hands.")
-        self._minimum = self._counter(
-            "libra_group_queues_moved_minimum_total", "Queues that had to change hands."
-        )
-        self._redelivered = self._counter(
-            "libra_group_messages_redelivered_bound_total", "Upper bound of redelivered messages."
-        )
-        self._redelivered_unknown = self._counter(
-            "libra_group_rebalances_redelivered_unknown_total", "Rebalances without a known such bound."
-        )
-        self._duplicates = self._counter(
-            "libra_group_messages_duplicate_total", "Redelivered messages, as clients reported them."
-        )
-        self._catch_up = self._gauge(
-            "libra_group_catch_up_peak_messages_per_second",
-            "The busiest second of the last rebalance's new owners.",
-        )
-        self._members = self._gauge("libra_group_members", "Members.")
-        self._unowned = self._gauge(
-            "libra_group_queues_unowned",
-            "Queues that no member read when all was settled; all of a group without members.",
-        )
-
-    def _add_storage(self) -> None:
-        registry = self.registry
-        self._longest_wait = Gauge(
-            "libra_longest_wait_seconds",
-            "The longest that a connection waited for its turn, since the last sample.",
-            registry=registry,
-        )
-        self._flushes = Histogram(
-            "libra_flush_seconds",
-            "How long a flush of the commit log took, with the wait for its thread.",
-            registry=registry,
-            buckets=_FLUSH_SECONDS,
-        )
-        self._storage = {
-            "log_bytes": Gauge("rocketmq_storage_size", "Bytes of the commit log.", registry=registry),
-            "unflushed_bytes": Gauge(
-                "rocketmq_storage_flush_behind_bytes",
-                "Bytes of it that are not known to be on the disk.",
-                registry=registry,
-            ),
-            "kept_ms": Gauge(
-                "rocketmq_storage_message_reserve_time",
-                "For how many milliseconds the oldest message has been kept.",
-                registry=registry,
-            ),
-            "disk_used": Gauge(
-                "libra_disk_used_ratio", "The used share of the disk; NaN: unknown.", registry=registry
-            ),
-            "refuses": Gauge(
-                "libra_store_refuses",
-                "1 while no message is stored: the disk is full, or writing failed.",
-                registry=registry,
-            ),
-        }
-
-    def _add_connections(self) -> None:
-        self._connections = Gauge("libra_connections", "Open connections.", registry=self.registry)
-        self._refused = Counter(
-            "libra_connections_refused_total",
-            "Clients' connections that were refused, or ended, for a limit.",
-            ["limit"],
-            registry=self.registry,
-        )
-        self._refused_before: dict[str, int] = {}
+    def _made(self, kind: Any, series: Mapping[str, tuple[str, str]], *labels: str) -> dict[str, Any]:
+        return {key: kind(*each, labels, registry=self.registry) for key, each in series.items()}
 
     def record(self, event: RebalanceEvent) -> None:
         """Count a rebalance event."""
         group = self._label(event.group)
         if event.member_count is not None:
-            self._members.labels(group).set(event.member_count)
+            self._states["member_count"].labels(group).set(event.member_count)
         if event.kind == "started":
             # With 0: Prometheus sees no increase where a series begins.
-            self._pause.labels(group)
+            self._times["pause_ms"].labels(group)
             self._rebalances.labels(group, Reason.PROCESSING_TIMEOUT.value)
             self._rebalances.labels(group, event.reason or "").inc()
         elif event.kind == "restarted":
-            self._restart_pause.labels(group).observe((event.worst_pause_ms or 0) / 1000)
+            self._observe(group, event, "worst_pause_ms")
         elif event.kind == "moved":
             for move in event.moves or ():
-                self._pause.labels(group).observe(move.pause_ms / 1000)
-                self._double.labels(group).observe(move.double_owner_ms / 1000)
+                self._observe(group, move, "pause_ms", "double_owner_ms")
         elif event.kind == "settled":
-            self._stable.labels(group).observe((event.time_to_stable_ms or 0) / 1000)
-            self._moved.labels(group).inc(event.moved or 0)
-            self._minimum.labels(group).inc(event.minimum or 0)
-            self._redelivered.labels(group).inc(event.redelivered_upper_bound or 0)
-            self._redelivered_unknown.labels(group).inc(event.redelivered_upper_bound is None)
-            self._duplicates.labels(group).inc(event.duplicates_reported or 0)
-            self._catch_up.labels(group).set(event.peak_catch_up_rate or 0)
-            self._unowned.labels(group).set(event.unowned or 0)
+            self._observe(group, event, "time_to_stable_ms")
+            for name, counter in self._counts.items():
+                counter.labels(group).inc(getattr(event, name, None) or 0)
+            self._counts["unknown"].labels(group).inc(event.redelivered_upper_bound is None)
+            for name in ("peak_catch_up_rate", "unowned"):
+                self._states[name].labels(group).set(getattr(event, name) or 0)
+
+    def _observe(self, group: str, event: RebalanceEvent | QueueMove, *names: str) -> None:
+        for name in names:
+            self._times[name].labels(group).observe((getattr(event, name) or 0) / 1000)
 
     def sample(self, sample: Sample) -> None:
         """Set the current values; totals only grow."""
@@ -305,16 +295,12 @@ class Metrics:
             total: int = getattr(sample, name)
             counter.inc(max(0, total - self._sampled[name]))
             self._sampled[name] = total
-        self._held_pulls.set(sample.held_pulls)
-        self._connections.set(sample.connections)
+        for name, gauge in self._values.items():
+            value: float | None = getattr(sample, name)
+            gauge.set(nan if value is None else value)
         for limit, total in sample.refused.items():
             self._refused.labels(limit).inc(max(0, total - self._refused_before.get(limit, 0)))
             self._refused_before[limit] = total
-        self._longest_turn.set(sample.longest_turn_us / 1e6)
-        self._longest_wait.set(sample.longest_wait_us / 1e6)
-        for name, gauge in self._storage.items():
-            value: float | None = getattr(sample, name)
-            gauge.set(nan if value is None else value)
         found = {(self._label(group), kind) for group, kinds in sample.diagnoses.items() for kind in kinds}
         for group, kind in found:
             self._diagnoses.labels(group, kind).set(1)
@@ -345,11 +331,11 @@ class Metrics:
         for group, queues in unowned.items():
             ownerless[self._label(group)] += queues
         for group, queues in ownerless.items():
-            self._members.labels(group).set(0)
-            self._unowned.labels(group).set(queues)
+            self._states["member_count"].labels(group).set(0)
+            self._states["unowned"].labels(group).set(queues)
         present = {group for group, _ in messages}
         for group in self._ownerless - present:  # It was deleted.
-            self._unowned.labels(group).set(0)
+            self._states["unowned"].labels(group).set(0)
         self._ownerless = set(ownerless)
 
     def retries(self, counts: Iterable[tuple[str, int | None]]) -> None:
@@ -385,15 +371,6 @@ class Metrics:
                 return OTHERS
             self._groups[group] = None
         return group
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, [_GROUP], registry=self.registry)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, [_GROUP], registry=self.registry)
-
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(name, text, [_GROUP], registry=self.registry, buckets=_SECONDS)
 
 
 def _by_age(age_ms: float) -> float:
