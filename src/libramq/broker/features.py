@@ -78,7 +78,6 @@ from libramq.broker.processor.messages.send_back import SendBack
 from libramq.broker.processor.messages.send_message import SendMessage
 from libramq.broker.processor.messages.timer_requests import TimerRequests
 from libramq.broker.transactions.checking import Checking, CheckRules
-from libramq.broker.transactions.ending import Ending
 from libramq.broker.transactions.transactions import Transactions
 from libramq.errors import StoreError
 from libramq.groups.cluster_view import ClusterView
@@ -301,8 +300,9 @@ class TransactionFeature(Feature):
             kernel=base.kernel,
             ask=self._ask,
         )
-        ending = Ending(store, files.log, self.transactions, rules, base.authorizer)
-        self.requests = EndTransaction(ending, self.transactions, self.checking.loading, store)
+        self.requests = EndTransaction(
+            files, self.transactions, self.checking.loading, rules, base.authorizer
+        )
         self.services = [self.requests]
         self.topic_listeners = [self.checking]
 

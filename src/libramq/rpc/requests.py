@@ -137,7 +137,7 @@ def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Opera
 
 
 def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: None) -> Operation:
-    """Return the claimed operation; `transactions/ending.py` checks the half message's real topic.
+    """Return the claimed operation; `end_transaction.py` checks the half message's real topic.
 
     From 5.0 on, Java's clients name the topic as the check did: that of all half messages.
     """

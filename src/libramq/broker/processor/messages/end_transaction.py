@@ -9,7 +9,11 @@ Upstream: EndTransactionProcessor.java, AdminBrokerProcessor.
 
 from collections.abc import Callable
 
-from libramq.broker.transactions.ending import End, Ending
+from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.operation import Send
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.transactions import half
+from libramq.broker.transactions.checking import CheckRules
 from libramq.broker.transactions.known_transactions import Loading
 from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import MonotonicMs
@@ -17,32 +21,30 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.work import Work
 from libramq.message import names
+from libramq.message import properties as p
 from libramq.message.ids import decode_offset_id
 from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from libramq.remoting.headers import (
-    EndTransactionHeader,
-    ResumeCheckHeader,
-)
-from libramq.rpc.outcome import (
-    HOLD,
-    SUCCESS,
-    Outcome,
-    ReplyWhenDurable,
-)
+from libramq.remoting.headers import EndTransactionHeader, ResumeCheckHeader
+from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, ReplyWhenDurable
 from libramq.rpc.request import Request, serves
-from libramq.store.message_store import MessageStore
 
 
 class EndTransaction:
     """The processor of commits and rollbacks, and of transactions that are resumed."""
 
     def __init__(
-        self, ending: Ending, transactions: Transactions, loading: Loading, store: MessageStore
+        self,
+        files: BrokerFiles,
+        transactions: Transactions,
+        loading: Loading,
+        rules: CheckRules,
+        authorizer: Authorizer,
     ) -> None:
-        self._ending = ending
+        self._store, self._log = files.store, files.log
         self._transactions = transactions
         self._loading = loading
-        self._store = store
+        self._rules = rules
+        self._authorizer = authorizer
         #: Called with the time of each request that ends a transaction, before that is done.
         self.before_end: Callable[[MonotonicMs], None] = lambda _: None
 
@@ -70,17 +72,27 @@ class EndTransaction:
         header: EndTransactionHeader = request.header
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return HOLD
-        end = End(
-            header.commit_log_offset,
-            header.tran_state_table_offset,
-            header.producer_group,
-            header.commit_or_rollback == TRANSACTION_COMMIT,
-            header.from_transaction_check,
-        )
-        log_end = self._ending.end(end, request.principal, request.now)
-        if log_end is None:
+        message = self._store.stored_message_at(header.commit_log_offset)
+        if message is None or not half.is_half(message):
+            raise broker_error(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        require_permission(self._authorizer, Send(request.principal, message.properties[p.REAL_TOPIC]))
+        if not header.from_transaction_check and self._rules.is_too_late(message, int(request.now.wall_ms)):
+            raise broker_error(
+                ResponseCode.ILLEGAL_OPERATION,
+                "the message's CHECK_IMMUNITY_TIME_IN_SECONDS is over: answer the broker's check",
+            )
+        if message.properties.get(p.PRODUCER_GROUP) != header.producer_group:
+            raise broker_error(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if message.queue_offset != header.tran_state_table_offset:
+            raise broker_error(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        if self._transactions.is_unread(message):
             return self._read_on(request)
-        return ReplyWhenDurable(log_end, SUCCESS) if log_end else SUCCESS
+        is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
+        stored = self._transactions.end(message, is_commit=is_commit, now=request.now)
+        if not self._log.must_wait:
+            return SUCCESS
+        # It is repeated, perhaps since its answer waits for the disk, or for a slave: so does this one.
+        return ReplyWhenDurable(self._store.end if stored is None else stored.end, SUCCESS)
 
     def _read_on(self, request: Request) -> Work[Outcome]:
         """Read what had ended before the start, then decide: Java's producer does not repeat itself."""
