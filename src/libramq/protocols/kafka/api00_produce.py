@@ -18,7 +18,6 @@ from libramq.batches.kafka_batch import batch_properties
 from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.broker.messages.drafts import Draft
 from libramq.broker.messages.sending import Sending
-from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
@@ -28,7 +27,7 @@ from libramq.protocols.kafka.api22_producers import Producers
 from libramq.protocols.kafka.idempotent_producers import StoredBatch
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.records import draft_of, marked
-from libramq.protocols.kafka.refusals import code_of
+from libramq.protocols.kafka.refusals import REFUSALS, Refused, code_of
 from libramq.store.log.append import AppendResult, AppendStatus
 from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis import produce as wire
@@ -68,7 +67,7 @@ class Batch(NamedTuple):
     stamp: Stamp | None
 
 
-class Refused(NamedTuple):
+class RefusedBatch(NamedTuple):
     """Why a partition's batch is refused: not the exception, which holds what was decoded, in a cycle."""
 
     code: ErrorCode
@@ -76,7 +75,7 @@ class Refused(NamedTuple):
 
 
 #: A partition's batch, or why it is refused.
-Found = Batch | Refused
+Found = Batch | RefusedBatch
 #: What becomes of a partition, named by the positions of topic and partition in the request.
 Place = tuple[int, int]
 
@@ -173,18 +172,15 @@ class Produces:
         slot.each(list(batches.items()), append, lambda _: production.answer_if_done())
 
     def _append_to(self, place: Place, batch: Found, topic: str, production: "_Production") -> None:
-        if isinstance(batch, Refused):
+        if isinstance(batch, RefusedBatch):
             production.refuse(place, batch.code, batch.remark)
             return
         try:
             require_permission(self._authorizer, Send(production.connection.principal, topic))
             if not is_visible(topic):
-                remark = f"topic {topic} is not for Kafka's clients"
-                raise InvalidBatch(ErrorCode.INVALID_TOPIC_EXCEPTION, remark)
+                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic} is not for Kafka's clients")
             self._store_batch(batch, topic, production, place)
-        except InvalidBatch as invalid:
-            production.refuse(place, invalid.code, str(invalid))
-        except (BrokerError, InvalidName) as refused:
+        except REFUSALS as refused:
             production.refuse(place, code_of(refused), str(refused))
 
     def _store_batch(self, batch: Batch, topic: str, production: "_Production", place: Place) -> None:
@@ -237,7 +233,7 @@ def _decode(
                 is_denied = queue_id is ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 why = "you may not send to it" if is_denied else "it is not at this broker"
                 remark = f"partition {partition.index} of {topic.name}: {why}"
-                batches[topic_at, partition_at] = Refused(queue_id, remark)
+                batches[topic_at, partition_at] = RefusedBatch(queue_id, remark)
                 continue
             try:
                 if topic.name in whole:
@@ -247,7 +243,7 @@ def _decode(
                 drafts = _drafts(topic.name, queue_id, records, timestamp_ms_max)
                 found = Batch(queue_id, drafts, stamp_of(data))
             except InvalidBatch as invalid:
-                found = Refused(invalid.code, str(invalid))
+                found = RefusedBatch(invalid.code, str(invalid))
             batches[topic_at, partition_at] = found
     return batches
 

@@ -31,14 +31,14 @@ from libramq.catalog.topic_attributes import (
 )
 from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
 from libramq.clock import Clock
-from libramq.errors import BrokerError, InvalidName
+from libramq.errors import BrokerError
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.connection import Principal
 from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.protocols.kafka.answers import Results, Slot, serves
 from libramq.protocols.kafka.node import KafkaNodes
-from libramq.protocols.kafka.refusals import code_of
+from libramq.protocols.kafka.refusals import REFUSALS, Refused, code_of
 from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis import topics as wire
 from libramq.wire.kafka.error_code import ErrorCode
@@ -57,14 +57,6 @@ _DEFAULT: Final = -1
 
 _Result = tuple[ErrorCode, str | None]
 _DONE: _Result = (ErrorCode.NONE, None)
-
-
-class _Refused(Exception):
-    """A topic that is not created, and why."""
-
-    def __init__(self, code: ErrorCode, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
 
 
 class TopicRequests:
@@ -135,13 +127,12 @@ class TopicRequests:
             queues = self._queues(wanted)
             names.validate_topic(name)
             if not is_visible(name):
-                raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the name {name} is the broker's own")
+                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the name {name} is the broker's own")
             if self._nodes.counts(name):
-                raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists")
+                raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists")
             self._topics.check(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
-        except (_Refused, BrokerError, InvalidName) as refused:
-            code = refused.code if isinstance(refused, _Refused) else code_of(refused)
-            put(wire.CreatedTopic(name=name, error_code=code, error_message=str(refused)))
+        except REFUSALS as refused:
+            put(wire.CreatedTopic(name=name, error_code=code_of(refused), error_message=str(refused)))
             return
 
         factor = _REPLICATION_FACTOR
@@ -168,25 +159,25 @@ class TopicRequests:
         return attributes_of(named[0] if named else self._config.kafka_queue_type)
 
     def _queues(self, wanted: wire.CreatableTopic) -> int:
-        """Return the number of partitions; raises _Refused for what cannot be had."""
+        """Return the number of partitions; raises Refused for what cannot be had."""
         if wanted.assignments:
-            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas cannot be assigned to brokers")
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas cannot be assigned to brokers")
         if wanted.replication_factor not in (_DEFAULT, _REPLICATION_FACTOR):
-            raise _Refused(
+            raise Refused(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 "the replication factor is 1: slaves copy a whole broker, not a topic",
             )
         for setting in wanted.configs:
             is_kind = setting.name == QUEUE_TYPE and setting.value in (SIMPLE_QUEUES, BATCH_QUEUES)
             if not is_kind and setting.value != ALWAYS.get(setting.name):
-                raise _Refused(
+                raise Refused(
                     ErrorCode.INVALID_CONFIG, f"{setting.name}={setting.value} is not supported for topics"
                 )
         count = wanted.num_partitions
         if count == _DEFAULT:
             return self._config.default_topic_queue_nums
         if not 0 < count <= QUEUES_MAX:
-            raise _Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; 1 to {QUEUES_MAX} are allowed")
+            raise Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; 1 to {QUEUES_MAX} are allowed")
         return count
 
     @serves(wire.DeleteTopicsRequest)
@@ -202,7 +193,7 @@ class TopicRequests:
     def _delete(self, principal: Principal, name: str, put: Callable[[wire.DeletedTopic], None]) -> None:
         try:
             self._require(principal, Action.DELETE, name)
-        except BrokerError as refused:
+        except REFUSALS as refused:
             put(wire.DeletedTopic(name=name, error_code=code_of(refused), error_message=str(refused)))
             return
         counts = self._nodes.counts(name)
@@ -230,22 +221,17 @@ class TopicRequests:
         kind, name = wanted.resource_type, wanted.resource_name
         try:
             if kind == wire.TOPIC:
-                self._require(principal, Action.GET, name)
-                if not self._kafka_nodes.partitions(name):
-                    raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+                self._require_topic(principal, Action.GET, name)
             elif kind == wire.BROKER:
                 if name not in ("", str(self._kafka_nodes.own_id)):
-                    raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
-                require_permission(self._authorizer, Manage(principal, Action.GET, (cluster(),)))
+                    raise Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
+                self._require_cluster(principal, Action.GET)
             else:
-                raise _Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
-        except (_Refused, BrokerError) as refused:
-            if isinstance(refused, _Refused):
-                code = refused.code
-            else:
-                code = code_of(refused) if kind == wire.TOPIC else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                raise Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
+        except REFUSALS as refused:
+            code, text = code_of(refused), str(refused)
             return wire.DescribedConfigs(
-                resource_type=kind, resource_name=name, error_code=code, error_message=str(refused)
+                resource_type=kind, resource_name=name, error_code=code, error_message=text
             )
         keys = wanted.configuration_keys
         settings = (self._topic_settings(name) if kind == wire.TOPIC else self._broker_settings()).items()
@@ -283,6 +269,18 @@ class TopicRequests:
     def _require(self, principal: Principal, action: Action, name: str) -> None:
         require_permission(self._authorizer, Manage(principal, action, (topic(name),)))
 
+    def _require_topic(self, principal: Principal, action: Action, name: str) -> None:
+        """Require that a topic exists, and that the principal may do this to it."""
+        self._require(principal, action, name)
+        if not self._kafka_nodes.partitions(name):
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+
+    def _require_cluster(self, principal: Principal, action: Action) -> None:
+        try:
+            require_permission(self._authorizer, Manage(principal, action, (cluster(),)))
+        except BrokerError as denied:
+            raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, str(denied)) from None
+
     @serves(wire.CreatePartitionsRequest)
     def create_partitions(self, request: wire.CreatePartitionsRequest, slot: Slot) -> None:
         """Add partitions to topics; those that are refused leave the others alone."""
@@ -302,9 +300,13 @@ class TopicRequests:
         def answer(code: ErrorCode, message: str | None) -> None:
             put(wire.CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message))
 
-        refusal = self._growth_refusal(wanted, principal)
-        if refusal is not None or validate_only:
-            answer(*(refusal or _DONE))
+        try:
+            self._require_growth(wanted, principal)
+        except REFUSALS as refused:
+            answer(code_of(refused), str(refused))
+            return
+        if validate_only:
+            answer(*_DONE)
             return
         counts = self._nodes.counts(wanted.name)
         live = {name: counts.get(name, 0) for name in sorted(self._nodes.live())}
@@ -327,19 +329,17 @@ class TopicRequests:
             self._changed(kind, principal, api, [str(topic(name))], result[1])
         return result
 
-    def _growth_refusal(self, wanted: wire.CreatePartitionsTopic, principal: Principal) -> _Result | None:
-        refusal = self._refusal(principal, Action.UPDATE, wanted.name)
-        if refusal is not None:
-            return refusal
+    def _require_growth(self, wanted: wire.CreatePartitionsTopic, principal: Principal) -> None:
+        self._require_topic(principal, Action.UPDATE, wanted.name)
         if wanted.assignments is not None:
-            return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas cannot be assigned to brokers"
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas cannot be assigned to brokers")
         present, count = self._kafka_nodes.partitions(wanted.name), wanted.count
         if not present < count <= QUEUES_MAX:
-            return ErrorCode.INVALID_PARTITIONS, (
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS,
                 f"topic {wanted.name} has {present} partitions and gets more only, at most"
-                f" {QUEUES_MAX}; {count} were asked for"
+                f" {QUEUES_MAX}; {count} were asked for",
             )
-        return None
 
     @serves(wire.AlterConfigsRequest)
     def alter(self, request: wire.AlterConfigsRequest, slot: Slot) -> None:
@@ -379,44 +379,28 @@ class TopicRequests:
     ) -> wire.AlterConfigsResourceResponse:
         """Return the answer for a resource. refused: the settings that it cannot have."""
         kind, name, count = resource.resource_type, resource.resource_name, len(resource.configs)
-        if count > SETTINGS_MAX:
-            code = ErrorCode.INVALID_REQUEST
-            message: str | None = f"{count} settings of one resource; at most {SETTINGS_MAX} are read"
-        else:
-            settings = [f"{each.name}={each.value}" for each in refused]
-            code, message = self._alteration(principal, kind, name, settings)
+        code, message = _DONE
+        try:
+            if count > SETTINGS_MAX:
+                remark = f"{count} settings of one resource; at most {SETTINGS_MAX} are read"
+                raise Refused(ErrorCode.INVALID_REQUEST, remark)
+            self._require_alteration(principal, kind, name, [f"{each.name}={each.value}" for each in refused])
+        except REFUSALS as error:
+            code, message = code_of(error), str(error)
         return wire.AlterConfigsResourceResponse(
             error_code=code, error_message=message, resource_type=kind, resource_name=name
         )
 
-    def _alteration(self, principal: Principal, kind: int, name: str, refused: Sequence[str]) -> _Result:
+    def _require_alteration(self, principal: Principal, kind: int, name: str, refused: Sequence[str]) -> None:
         if kind == wire.TOPIC:
-            refusal = self._refusal(principal, Action.UPDATE, name)
-            if refusal is not None:
-                return refusal
-            if not refused:
-                return _DONE
-            return ErrorCode.INVALID_CONFIG, f"{', '.join(refused)}: not supported for topics"
-        if kind != wire.BROKER:
-            return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here"
-        try:
-            require_permission(self._authorizer, Manage(principal, Action.UPDATE, (cluster(),)))
-        except BrokerError as denied:
-            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, str(denied)
-        return (
-            ErrorCode.INVALID_CONFIG,
-            "a broker's settings are in its broker.conf",
-        )
-
-    def _refusal(self, principal: Principal, action: Action, name: str) -> _Result | None:
-        """Return why a topic may not be changed, if so."""
-        try:
-            self._require(principal, action, name)
-        except BrokerError as denied:
-            return code_of(denied), str(denied)
-        if not self._kafka_nodes.partitions(name):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
-        return None
+            self._require_topic(principal, Action.UPDATE, name)
+            if refused:
+                raise Refused(ErrorCode.INVALID_CONFIG, f"{', '.join(refused)}: not supported for topics")
+        elif kind == wire.BROKER:
+            self._require_cluster(principal, Action.UPDATE)
+            raise Refused(ErrorCode.INVALID_CONFIG, "a broker's settings are in its broker.conf")
+        else:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
 
     @serves(wire.DeleteRecordsRequest)
     def delete_records(self, request: wire.DeleteRecordsRequest, slot: Slot) -> None:
@@ -453,9 +437,10 @@ class TopicRequests:
         self, principal: Principal, name: str, wanted: wire.DeleteRecordsPartition
     ) -> wire.DeleteRecordsPartitionResult:
         result = partial(wire.DeleteRecordsPartitionResult, partition_index=wanted.partition_index)
-        refusal = self._refusal(principal, Action.DELETE, name)
-        if refusal is not None:
-            return result(error_code=refusal[0])
+        try:
+            self._require_topic(principal, Action.DELETE, name)
+        except REFUSALS as refused:
+            return result(error_code=code_of(refused))
         config = self._topics.get(name)
         queue_id = self._kafka_nodes.queue(name, wanted.partition_index)
         if isinstance(queue_id, ErrorCode):

@@ -8,6 +8,7 @@ from libramq.errors import BrokerError, InvalidName, LibraError
 from libramq.groups.protocol_groups import Refusal
 from libramq.store.log.append import NOT_ENOUGH_REPLICAS
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.record_batch import InvalidBatch
 
 #: Those of requests that name a queue. Whatever can succeed later has a code at which clients try again.
 _CODES: Final[dict[int, ErrorCode]] = {
@@ -40,6 +41,18 @@ GROUP_CODES: Final[Mapping[Refusal, ErrorCode]] = {
 }
 
 
+class Refused(Exception):
+    """A part of a request is refused. code: the answer for it; the text says why."""
+
+    def __init__(self, code: ErrorCode, remark: str = "") -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+#: What services and the checks before them raise for one part of a request; `code_of` has the answer.
+REFUSALS: Final = (Refused, InvalidBatch, BrokerError, InvalidName)
+
+
 def code_for(response_code: int) -> ErrorCode:
     """Return the code for a response code of a service, here or at another broker."""
     return _CODES.get(response_code, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -47,6 +60,8 @@ def code_for(response_code: int) -> ErrorCode:
 
 def code_of(error: Exception) -> ErrorCode:
     """Return the code that tells a client what an error of a service means for it."""
+    if isinstance(error, Refused | InvalidBatch):
+        return error.code
     if isinstance(error, InvalidName):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if isinstance(error, BrokerError):
