@@ -142,7 +142,7 @@ class Sender:
 
 
 def test_bytes_count_until_the_connection_is_served_or_ends():
-    frames: WaitingFrames[Sender] = WaitingFrames()
+    frames = WaitingFrames()
     first, second = Sender(), Sender()
     frames.add(first, WAITING_BYTES_MAX // 2)
     frames.add(first, WAITING_BYTES_MAX // 2 - 1)
@@ -157,7 +157,7 @@ def test_bytes_count_until_the_connection_is_served_or_ends():
 
 
 def test_the_connection_with_most_unread_answers_is_the_one_that_is_stuck():
-    frames: WaitingFrames[Sender] = WaitingFrames()
+    frames = WaitingFrames()
     reads_all, reads_little, reads_nothing, has_none_waiting = map(Sender, (0, MIB, 2 * MIB, 3 * MIB))
     frames.add(reads_all, WAITING_BYTES_MAX)
     assert frames.stuck() is None, "it waits for us"
@@ -171,7 +171,7 @@ def test_the_connection_with_most_unread_answers_is_the_one_that_is_stuck():
 
 
 def test_the_connection_holding_most_bytes_longest_is_closed():
-    frames: UnfinishedFrames[str] = UnfinishedFrames()
+    frames = UnfinishedFrames()
     for number in range(4):
         assert frames.update(f"stalled-{number}", 15 * MIB, 1_000, is_another=True) == []
     assert frames.update("producer", 3 * MIB, 60_000, is_another=True) == []
@@ -184,7 +184,7 @@ def test_the_connection_holding_most_bytes_longest_is_closed():
 
 
 def test_the_age_of_a_connection_counts_from_its_current_frame():
-    frames: UnfinishedFrames[str] = UnfinishedFrames()
+    frames = UnfinishedFrames()
     frames.update("busy", 15 * MIB, 0, is_another=True)
     frames.update("busy", 15 * MIB, 50_000, is_another=True)
     frames.update("stalled", 12 * MIB, 10_000, is_another=True)
@@ -193,7 +193,7 @@ def test_the_age_of_a_connection_counts_from_its_current_frame():
 
 
 def test_finished_frames_and_ended_connections_are_not_counted():
-    frames: UnfinishedFrames[str] = UnfinishedFrames()
+    frames = UnfinishedFrames()
     for _ in range(100):
         assert frames.update("a", 15 * MIB, 0, is_another=True) == []
         assert frames.update("a", 0, 0, is_another=True) == []

@@ -229,7 +229,10 @@ def decode_binary_header(data: bytes) -> Command:
     if remark_bytes:
         if not 0 < remark_bytes <= size - position - 4:
             raise RemoteProtocolError(f"remark of {remark_bytes} bytes in a header of {size}")
-        remark = _decode_remark(data[position : position + remark_bytes])
+        try:
+            remark = data[position : position + remark_bytes].decode()
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError(f"remark: {error}") from None
         position += remark_bytes
     ext_bytes = int.from_bytes(data[position : position + 4], signed=True)
     position += 4
@@ -348,10 +351,3 @@ def _encode_key(key: str) -> bytes:
     """Encode an ext field's key; there are few, and each is in every header of its kind."""
     data = key.encode()
     return _KEY.pack(len(data)) + data
-
-
-def _decode_remark(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"remark: {error}") from None

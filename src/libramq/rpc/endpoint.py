@@ -25,7 +25,7 @@ from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refus
 from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import BODY_BOUNDS, BatchProcessor, Processors, Request, failure, with_body
-from libramq.rpc.requests import REFUSED, REQUESTS, AtSlave, Row
+from libramq.rpc.requests import REFUSED, REQUESTS, AtSlave
 from libramq.rpc.responder import Responder
 
 #: Called with the answer to a request of ours, and when it came (monotonic).
@@ -161,9 +161,11 @@ class Endpoint:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported{reason}"
             )
         if len(command.body) > row.body_bytes_max:
-            return Reply(ResponseCode.INVALID_PARAMETER, _too_large(row, command))
-        if row.has_version and (remark := version_refusal(row.code.name, command.ext)) is not None:
-            return Reply(ResponseCode.VERSION_NOT_SUPPORTED, remark, {VERSION_FIELD: str(VERSION)})
+            size, size_max = len(command.body), row.body_bytes_max
+            remark = f"the body of {row.code.name} has {size} bytes; {size_max} are allowed"
+            return Reply(ResponseCode.INVALID_PARAMETER, remark)
+        if row.has_version and (refusal := version_refusal(row.code.name, command.ext)) is not None:
+            return Reply(ResponseCode.VERSION_NOT_SUPPORTED, refusal, {VERSION_FIELD: str(VERSION)})
         if self._signatures is not None:
             authenticator, unsigned, unrestricted, _ = self._signatures
             fields = signed_fields(command)
@@ -268,7 +270,3 @@ class Endpoint:
 def _is_anyone(principal: Principal) -> bool:
     """Return whether a principal is nobody in particular, or another broker of the cluster."""
     return principal is ANONYMOUS or principal.is_unrestricted
-
-
-def _too_large(row: Row, command: Command) -> str:
-    return f"the body of {row.code.name} has {len(command.body)} bytes; {row.body_bytes_max} are allowed"

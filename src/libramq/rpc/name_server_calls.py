@@ -15,7 +15,7 @@ from libramq.formats.route import TopicRouteData
 from libramq.remoting import headers as h
 from libramq.remoting.body.cluster import ClusterInfo, RegisterBrokerBody, TopicList
 from libramq.remoting.command import Command
-from libramq.rpc.call import Call, header_call, nothing
+from libramq.rpc.call import Call, body_call, header_call, nothing
 
 T = TypeVar("T")
 
@@ -36,16 +36,12 @@ def name_server_result(call: Call[T], reply: Command, address: str) -> T:
 def topic_route(topic: str) -> Call[TopicRouteData]:
     """Return where the topic's queues are; TopicNotExist if no broker has it."""
     header = h.RouteHeader(topic=topic, accept_standard_json_only=True)
-    return header_call(
-        RequestCode.GET_ROUTEINFO_BY_TOPIC, header, lambda reply: decode_body(reply.body, TopicRouteData)
-    )
+    return body_call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, TopicRouteData)
 
 
 def cluster_info() -> Call[ClusterInfo]:
     """Return all clusters and brokers."""
-    return header_call(
-        RequestCode.GET_BROKER_CLUSTER_INFO, None, lambda reply: decode_body(reply.body, ClusterInfo)
-    )
+    return body_call(RequestCode.GET_BROKER_CLUSTER_INFO, None, ClusterInfo)
 
 
 def all_topics() -> Call[list[str]]:

@@ -100,7 +100,7 @@ class Responder:
             give_up = not_durable if outcome.is_send else done_anyway
             self._park(self._durability, [(request, outcome.reply)], outcome.physical_offset, give_up)
         elif isinstance(outcome, ReplyWhenAnnounced):
-            self._park(self._announcement, [(request, outcome.reply)], 0, _not_announced)
+            self._park(self._announcement, [(request, outcome.reply)], 0, lambda later, _: _reply(later))
         elif type(outcome) is GeneratorType:
             self._effects.proceed(request.peer, self._decide(request, outcome))
         elif isinstance(outcome, Close):
@@ -201,10 +201,6 @@ def done_anyway(later: Later, missing: Missing) -> Reply:
     copy of one that they have sent back.
     """
     return Reply(*NOT_SAFE[missing]) if missing is Missing.DISK else _reply(later)
-
-
-def _not_announced(later: Later, missing: Missing) -> Reply:
-    return _reply(later)
 
 
 def _reply(later: Later) -> Reply:

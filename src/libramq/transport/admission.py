@@ -213,9 +213,6 @@ class Census:
             if not of_host:
                 del self._unauthenticated[place.host]
 
-    def _count_of(self, host: str) -> int:
-        return len(self._unauthenticated[host])
-
     def _make_room(self, count_max: int) -> None:
         """Forget those that are authenticated by now; where they are too few, end the oldest others."""
         for place in [each for of_host in self._unauthenticated.values() for each in of_host]:
@@ -225,7 +222,7 @@ class Census:
             return
         left = count_max - max(1, int(count_max * MADE_ROOM_SHARE))
         while self._unauthenticated_count > left:
-            host = max(self._unauthenticated, key=self._count_of)
+            host = max(self._unauthenticated, key=lambda each: len(self._unauthenticated[each]))
             oldest = next(iter(self._unauthenticated[host]))
             self._forget(oldest)
             self.refused[Limit.UNAUTHENTICATED] += 1

@@ -16,7 +16,7 @@ Upstream: remoting/netty/NettyRemotingServer.java.
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
@@ -429,10 +429,10 @@ class Server:
         self.monotonic_ms = monotonic_ms
         self._connections: set[ServerConnection] = set()
         self._is_closing = False
-        self._unfinished: UnfinishedFrames[ServerConnection] = UnfinishedFrames()
+        self._unfinished = UnfinishedFrames()
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_closed = asyncio.Event()
-        self._waiting: WaitingFrames[ServerConnection] = WaitingFrames()
+        self._waiting = WaitingFrames()
         self._stuck_check: asyncio.TimerHandle | None = None
         self.large_reads = LargeReads(
             lambda work: asyncio.get_running_loop().call_soon(work), has_room=lambda: self._waiting.has_room
@@ -581,15 +581,13 @@ class Server:
         self._late_check = asyncio.get_running_loop().call_later(LATE_CHECK_MS / 1000, self._close_late)
 
 
-C = TypeVar("C")
-
 #: Ours: four of the largest frames, sixteen messages of maxMessageSize. Netty has no such bound.
 UNFINISHED_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Ours: how much remains after closing, so that the limit is not reached again with the next read.
 LEFT_SHARE: Final = 0.75
 
 
-class UnfinishedFrames(Generic[C]):
+class UnfinishedFrames:
     """The incomplete input of each connection, and since when.
 
     A frame may have 16 MiB. A client that sends nearly all of one and then stops occupies that much memory.
@@ -598,10 +596,12 @@ class UnfinishedFrames(Generic[C]):
     """
 
     def __init__(self) -> None:
-        self._held: dict[C, tuple[int, MonotonicMs]] = {}
+        self._held: dict[ServerConnection, tuple[int, MonotonicMs]] = {}
         self.total_bytes = 0
 
-    def update(self, connection: C, size: int, now_ms: MonotonicMs, *, is_another: bool) -> list[C]:
+    def update(
+        self, connection: ServerConnection, size: int, now_ms: MonotonicMs, *, is_another: bool
+    ) -> list[ServerConnection]:
         """Record a connection's incomplete input; return the connections to close, mostly none.
 
         is_another: the bytes belong to another frame than the last time.
@@ -613,7 +613,7 @@ class UnfinishedFrames(Generic[C]):
             self._held[connection] = size, since_ms
         return self._worst(now_ms) if self.total_bytes > UNFINISHED_BYTES_MAX else []
 
-    def late(self, now_ms: MonotonicMs) -> list[C]:
+    def late(self, now_ms: MonotonicMs) -> list[ServerConnection]:
         """Return the connections whose frame has not come in time."""
         return [
             each
@@ -621,11 +621,11 @@ class UnfinishedFrames(Generic[C]):
             if now_ms - since_ms > FRAME_MS_MAX + size // FRAME_BYTES_A_MS
         ]
 
-    def forget(self, connection: C) -> None:
+    def forget(self, connection: ServerConnection) -> None:
         """Drop a connection's input."""
         self.total_bytes -= self._held.pop(connection, (0, 0))[0]
 
-    def _worst(self, now_ms: MonotonicMs) -> list[C]:
+    def _worst(self, now_ms: MonotonicMs) -> list[ServerConnection]:
         """Return the connections that held the most bytes for the longest, as many as make room."""
         excess_bytes = self.total_bytes - UNFINISHED_BYTES_MAX * LEFT_SHARE
         worst = []
@@ -645,24 +645,7 @@ WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 STUCK_MS: Final = 1_000
 
 
-class Sender(Protocol):
-    """A connection whose requests wait."""
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Return how many bytes of its answers have not left yet."""
-        ...
-
-    @property
-    def leaving_bytes(self) -> int:
-        """Return how many of these are being sent, whether the client reads or not."""
-        ...
-
-
-S = TypeVar("S", bound=Sender)
-
-
-class WaitingFrames(Generic[S]):
+class WaitingFrames:
     """The bytes of the requests that arrived whole and wait, by connection.
 
     A connection whose requests wait is not read, so it holds one frame and what the same read brought.
@@ -674,7 +657,7 @@ class WaitingFrames(Generic[S]):
     """
 
     def __init__(self) -> None:
-        self._held: dict[S, int] = {}
+        self._held: dict[ServerConnection, int] = {}
         self.total_bytes = 0
 
     @property
@@ -682,16 +665,16 @@ class WaitingFrames(Generic[S]):
         """Return whether large frames may be read on."""
         return self.total_bytes < WAITING_BYTES_MAX
 
-    def add(self, connection: S, size: int) -> None:
+    def add(self, connection: ServerConnection, size: int) -> None:
         """Record whole frames of a connection that is not served now."""
         self._held[connection] = self._held.get(connection, 0) + size
         self.total_bytes += size
 
-    def forget(self, connection: S) -> None:
+    def forget(self, connection: ServerConnection) -> None:
         """Drop a connection's frames: they are processed, or their connection has ended."""
         self.total_bytes -= self._held.pop(connection, 0)
 
-    def stuck(self) -> S | None:
+    def stuck(self) -> ServerConnection | None:
         """Return the connection with the most unread answers, if any client has left some unread."""
         unread = {each: each.unsent_bytes - each.leaving_bytes for each in self._held}
         worst = max(unread, key=unread.__getitem__, default=None)

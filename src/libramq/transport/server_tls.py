@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from libramq.errors import ConfigError, RemoteProtocolError
 from libramq.logs import get_logger
-from libramq.transport.tls import Encryption, RenewedContext
+from libramq.transport.tls import Encryption, RenewedContext, reason_of
 from libramq.transport.tls_options import TlsOptions
 
 log = get_logger(__name__)
@@ -179,7 +179,7 @@ def _certificates(what: str, path: str) -> str:
 
 
 def _unfit(error: ssl.SSLError, certificate: str, key: str, *, is_encrypted: bool) -> str:
-    reason = (error.reason or str(error)).lower().replace("_", " ")
+    reason = reason_of(error)
     if "mismatch" in reason:
         return f"{key} is not the key of {certificate}; name the one with which the certificate was made"
     if is_encrypted:  # In Apache's guide: PBE-SHA1-RC4-128, which OpenSSL 3 does not read.
@@ -253,7 +253,11 @@ class TlsChannel:
         except ssl.SSLWantReadError:
             return b""
         except ssl.SSLError as error:
-            raise RemoteProtocolError(self._failure(error)) from None
+            reason = reason_of(error)
+            if isinstance(error, ssl.SSLCertVerificationError):
+                reason = f"the client's certificate is not accepted: {error.verify_message}"
+            what = "TLS" if self.is_established else "no TLS handshake"
+            raise RemoteProtocolError(f"{what}: {reason}") from None
 
     def to_send(self) -> bytes:
         """Return what TLS itself has to send."""
@@ -290,9 +294,3 @@ class TlsChannel:
             else:
                 self.is_ended = True
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _failure(self, error: ssl.SSLError) -> str:
-        reason = (error.reason or str(error)).lower().replace("_", " ")
-        if isinstance(error, ssl.SSLCertVerificationError):
-            reason = f"the client's certificate is not accepted: {error.verify_message}"
-        return f"TLS: {reason}" if self.is_established else f"no TLS handshake: {reason}"

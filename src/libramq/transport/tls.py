@@ -156,15 +156,16 @@ def handshake_failure(address: str, error: OSError) -> str | None:
             remedy = "reach it by a name in its certificate, or check all but the name with verify=ca"
         return f"the certificate of {address} is not accepted: {error.verify_message}; {remedy}"
     if isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
-        return f"no TLS handshake with {address} ({_reason(error)}); does it serve TLS, and this client?"
+        return f"no TLS handshake with {address} ({reason_of(error)}); does it serve TLS, and this client?"
     return None
 
 
 def _unusable(what: str, error: OSError) -> ConfigError:
-    return ConfigError(f"TLS: {what} cannot be used: {_reason(error)}")
+    return ConfigError(f"TLS: {what} cannot be used: {reason_of(error)}")
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """Return what went wrong in words, without codes."""
     reason = getattr(error, "reason", None)  # SSLError's: UNEXPECTED_EOF_WHILE_READING.
     if isinstance(reason, str):
         return reason.lower().replace("_", " ")

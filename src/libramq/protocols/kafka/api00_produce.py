@@ -18,7 +18,7 @@ from libramq.batches.kafka_batch import batch_properties
 from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.broker.messages.drafts import Draft
 from libramq.broker.messages.sending import Sending
-from libramq.kernel.connection import Connection, Principal
+from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import InThread, Work, portions
@@ -107,8 +107,8 @@ class Produces:
             return
         names = list({topic.name for topic in request.topics})
 
-        def look_up(may_send: Sequence[bool]) -> None:
-            allowed = {name for name, may in zip(names, may_send, strict=True) if may}
+        def look_up(are_allowed: Sequence[bool]) -> None:
+            allowed = {name for name, is_allowed in zip(names, are_allowed, strict=True) if is_allowed}
             places = [
                 (topic_at, some)
                 for topic_at, topic in enumerate(request.topics)
@@ -117,11 +117,10 @@ class Produces:
             find = partial(self._queues, request, allowed)
             slot.each(places, find, partial(self._decode, request, slot, allowed), AT_ONCE_MAX)
 
-        slot.each(names, partial(self._may_send, slot.principal), look_up, AT_ONCE_MAX)
+        def may_send(name: str) -> bool:  # Else the client learns nothing of it, nor is it decoded.
+            return is_permitted(self._authorizer, Send(slot.principal, name))
 
-    def _may_send(self, principal: Principal, name: str) -> bool:
-        """Return whether a client may send to a topic: else it learns nothing of it, nor is it decoded."""
-        return is_permitted(self._authorizer, Send(principal, name))
+        slot.each(names, may_send, look_up, AT_ONCE_MAX)
 
     def _queues(
         self, request: wire.ProduceRequest, allowed: Set[str], some: tuple[int, range]

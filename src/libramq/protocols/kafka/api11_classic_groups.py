@@ -12,7 +12,7 @@ the answer to B's sync waits for round 2, and tells it to join again. Members of
 answer: their heartbeats are held all the time.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -262,7 +262,9 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
     def _expects(
         self, name: str, group: ClassicGroup, member_id: str, connection: Connection, until_ms: MonotonicMs
     ) -> bool:
-        is_expected = group.lost(member_id, until_ms, partial(_came_over, connection))
+        is_expected = group.lost(
+            member_id, until_ms, lambda key: isinstance(key, Slot) and key.connection is connection
+        )
         if is_expected:
             self._rebalances.lost(name, group.members[member_id])
         return is_expected
@@ -292,11 +294,6 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         self.groups.charge(name)
         self._finish(name, answers)
         self._rebalances.look(name)
-
-
-def _came_over(connection: Connection, key: Hashable) -> bool:
-    """Return whether a parked request came over a connection."""
-    return isinstance(key, Slot) and key.connection is connection
 
 
 def _send(answer: Answer) -> None:

@@ -151,12 +151,9 @@ class TopicRequests:
         shares = {each: count for each, count in spread(queues, dict.fromkeys(live, 0)).items() if count}
         runs = tuple(Run(each, count) for each, count in shares.items())
         numbering = Numbering(runs, int(self._clock.wall_ms())) if len(live) > 1 else Numbering()
-        self._cluster_topics.change(name, shares, numbering, created, attributes=self._attributes(wanted))
-
-    def _attributes(self, wanted: wire.CreatableTopic) -> dict[str, str]:
-        """Return the attributes of RocketMQ's that a topic is created with."""
-        named = [each.value for each in wanted.configs if each.name == QUEUE_TYPE and each.value]
-        return attributes_of(named[0] if named else self._config.kafka_queue_type)
+        kinds = [each.value for each in wanted.configs if each.name == QUEUE_TYPE and each.value]
+        attributes = attributes_of(kinds[0] if kinds else self._config.kafka_queue_type)
+        self._cluster_topics.change(name, shares, numbering, created, attributes=attributes)
 
     def _queues(self, wanted: wire.CreatableTopic) -> int:
         """Return the number of partitions; raises Refused for what cannot be had."""

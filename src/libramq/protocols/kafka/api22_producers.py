@@ -77,7 +77,10 @@ class Producers:
         self.sequences = Sequences(store.next_offset)
         self._file = ConfigFile(filesystem, directory / FILE_NAME)
         source = DocumentSource(
-            self._file, lambda: self.sequences.version, self._content, self.sequences.expire
+            self._file,
+            lambda: self.sequences.version,
+            lambda: ProducersFile(log_end=store.end, entries=self.sequences.snapshot()),
+            self.sequences.expire,
         )
         self._progress = ProgressFile(FILE_NAME, SAVE_MS, source, store, kernel.clock)
         self._due = kernel.deadlines.new(self._save, FILE_NAME)
@@ -156,6 +159,3 @@ class Producers:
         self._progress.done(result)
         if self._progress.has_changes:
             self.changed()
-
-    def _content(self) -> ProducersFile:
-        return ProducersFile(log_end=self._store.end, entries=self.sequences.snapshot())

@@ -56,36 +56,8 @@ HEARTBEAT_MS: Final = 1_500
 WAITING_HEARTBEAT_MS: Final = 200
 
 
-class Heartbeats:
-    """Heartbeats as groups see them. secret_bits: for the ids of members without one."""
-
-    def __init__(self, ids: TopicIds, secret_bits: SecretBits) -> None:
-        self._ids = ids
-        self._secret_bits = secret_bits
-
-    def of(self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot) -> Heartbeat:
-        """Return a request as the group sees it; a member without an id gets one."""
-        owned = _owned(request.topic_partitions, self._ids)
-        topics = request.subscribed_topic_names
-        has_all = request.rebalance_timeout_ms >= 0 and _names_topics(request)
-        return Heartbeat(
-            member_id=request.member_id or self._secret_bits.token_hex(MEMBER_ID_BYTES),
-            epoch=request.member_epoch,
-            instance_id=request.instance_id,
-            rack_id=request.rack_id,
-            client_id=client_id_of(slot),
-            client_host="/" + host_of(slot.connection),
-            rebalance_ms=request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else None,
-            topics=None if topics is None else frozenset(topics),
-            pattern=request.subscribed_topic_regex,
-            assignor=request.server_assignor,
-            owned=owned,
-            is_full=request.member_epoch == JOINS or (has_all and owned is not None),
-        )
-
-
 class ModernGroups(GroupRequests[ModernGroup]):
-    """Answers the requests of modern groups' members."""
+    """Answers the requests of modern groups' members. secret_bits: for the ids of members without one."""
 
     KIND = "modern group"
     _rebalances: ModernRebalances
@@ -96,12 +68,14 @@ class ModernGroups(GroupRequests[ModernGroup]):
         groups: BrokerGroups,
         rebalances: ModernRebalances,
         records: ModernGroupRecords,
-        heartbeats: Heartbeats,
+        ids: TopicIds,
+        secret_bits: SecretBits,
         kernel: Kernel,
         grace_ms: int,
     ) -> None:
         super().__init__(groups, groups.modern, records, rebalances, kernel, grace_ms)
-        self._heartbeats = heartbeats
+        self._ids = ids
+        self._secret_bits = secret_bits
         #: The last heartbeat of each member: an older one brings it no news.
         self._last: dict[str, dict[str, Beat]] = {}
         #: The versions of groups whose held heartbeats were looked at.
@@ -128,7 +102,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
             slot.answer(wire.ConsumerGroupHeartbeatResponse(error_code=code))
             return
         self._records.begin(name, group)
-        beat = self._heartbeats.of(request, slot)
+        beat = self._heartbeat(request, slot)
         now_ms = self._clock.monotonic_ms()
         if beat.epoch < JOINS:
             self._member_leaves(name, group, beat, slot)
@@ -157,6 +131,26 @@ class ModernGroups(GroupRequests[ModernGroup]):
             self._answer(name, group, beat.member_id, slot)
         else:
             self.held_heartbeats.hold(slot, name, held, now_ms + MODERN_HOLD_MS)
+
+    def _heartbeat(self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot) -> Heartbeat:
+        """Return a request as the group sees it; a member without an id gets one."""
+        owned = _owned(request.topic_partitions, self._ids)
+        topics = request.subscribed_topic_names
+        has_all = request.rebalance_timeout_ms >= 0 and _names_topics(request)
+        return Heartbeat(
+            member_id=request.member_id or self._secret_bits.token_hex(MEMBER_ID_BYTES),
+            epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            client_id=client_id_of(slot),
+            client_host="/" + host_of(slot.connection),
+            rebalance_ms=request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else None,
+            topics=None if topics is None else frozenset(topics),
+            pattern=request.subscribed_topic_regex,
+            assignor=request.server_assignor,
+            owned=owned,
+            is_full=request.member_epoch == JOINS or (has_all and owned is not None),
+        )
 
     def _refusal(
         self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot

@@ -89,12 +89,10 @@ class BrokerGroups:
 
     def member_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why requests to a group's coordinator are refused, if so."""
-        return self.refusal(name, principal) or self.nodes.coordinator_refusal(name) or self._unloaded(name)
-
-    def _unloaded(self, name: str) -> ErrorCode | None:
-        """Return why a group cannot be used yet: after a start its members may be handed over in a moment."""
+        refusal = self.refusal(name, principal) or self.nodes.coordinator_refusal(name)
+        # After a start its members may be handed over in a moment.
         is_missing = self._load.is_under_way and not self.has_members(name)
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_missing else None
+        return refusal or (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_missing else None)
 
     def delete_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why nothing of a group may be deleted, if so."""

@@ -129,14 +129,11 @@ class ObservedGroup:
             reader = self._readers.get(queue)
             if reader is not None and reader.name == name and reader.stopped_ms is None:
                 continue
-            self._put(queue, _Reader(name))
+            self._remove(queue)
+            self._readers[queue] = _Reader(name)
+            self._queues.setdefault(name, {})[queue] = None
             if self._rebalance is not None:
                 self._resumed(self._rebalance, queue, reader, now_ms)
-
-    def _put(self, queue: MessageQueue, reader: _Reader) -> None:
-        self._remove(queue)
-        self._readers[queue] = reader
-        self._queues.setdefault(reader.name, {})[queue] = None
 
     def _remove(self, queue: MessageQueue) -> None:
         former = self._readers.pop(queue, None)

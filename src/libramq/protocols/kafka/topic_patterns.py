@@ -94,7 +94,10 @@ class TopicPatterns:
         principal: of a member; None: none has been heard yet, and the group keeps the topics that it has.
         is_known: the group has those that fitted last.
         """
-        used = self._used.get(pattern) or self._add(pattern)
+        used = self._used.get(pattern)
+        if used is None:
+            used = self._used[pattern] = _Used(self._compile(pattern))
+            self._due.at(self._clock.monotonic_ms() + TOPICS_LOOK_MS)
         if is_known and used.groups.get(group) is not None:
             return
         used.groups[group] = principal
@@ -106,11 +109,6 @@ class TopicPatterns:
         if self._compiled is None or self._compiled.pattern != pattern:
             self._compiled = TopicPattern(pattern)
         return self._compiled
-
-    def _add(self, pattern: str) -> _Used:
-        used = self._used[pattern] = _Used(self._compile(pattern))
-        self._due.at(self._clock.monotonic_ms() + TOPICS_LOOK_MS)
-        return used
 
     def _go_through(self, used: _Used) -> None:
         """Have a thread go through the names of topics, unless it has."""

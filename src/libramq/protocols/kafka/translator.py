@@ -32,7 +32,7 @@ from libramq.protocols.kafka.api15_group_admin import GroupAdministration
 from libramq.protocols.kafka.api17_sasl import Sasl
 from libramq.protocols.kafka.api19_topics import TopicRequests
 from libramq.protocols.kafka.api22_producers import Producers
-from libramq.protocols.kafka.api68_modern_groups import Heartbeats, ModernGroups
+from libramq.protocols.kafka.api68_modern_groups import ModernGroups
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import ClassicGroupRecords, ModernGroupRecords
 from libramq.protocols.kafka.node import KafkaNodes, Node, TopicIds
@@ -127,9 +127,8 @@ class KafkaTranslator:
         self.classic_groups = ClassicGroups(every, rebalances, classic_records, kernel, secret_bits, grace_ms)
         modern_records = ModernGroupRecords(broker.tables, every, *passed_on)
         modern_rebalances = ModernRebalances(every.modern, nodes, foreign, kernel, record)
-        heartbeats = Heartbeats(ids, secret_bits)
         self.modern_groups = ModernGroups(
-            every, modern_rebalances, modern_records, heartbeats, kernel, grace_ms
+            every, modern_rebalances, modern_records, ids, secret_bits, kernel, grace_ms
         )
         self._held_heartbeats = self.classic_groups.held_heartbeats, self.modern_groups.held_heartbeats
         self._groups = KafkaGroups(every, self.classic_groups, self.modern_groups, kernel)

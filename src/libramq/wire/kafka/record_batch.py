@@ -87,15 +87,8 @@ class Budget:
 
     __slots__ = ("bytes", "headers", "records")
 
-    def __init__(
-        self,
-        bytes_max: int = DECOMPRESSED_BYTES_MAX,
-        records_max: int = RECORDS_MAX,
-        headers_max: int = HEADERS_MAX,
-    ) -> None:
-        self.bytes = bytes_max
-        self.records = records_max
-        self.headers = headers_max
+    def __init__(self) -> None:
+        self.bytes, self.records, self.headers = DECOMPRESSED_BYTES_MAX, RECORDS_MAX, HEADERS_MAX
 
     def take_headers(self, count: int) -> None:
         """Charge for a record's headers; raises InvalidBatch."""
@@ -187,21 +180,16 @@ def checked_head(data: bytes) -> tuple[int, int, int, int, int]:
     attributes, last_delta, base_ms, max_ms, producer_id, epoch, first, count = REST.unpack_from(
         data, CRC_FROM
     )
-    _require_served(attributes)
+    if attributes & (_TRANSACTIONAL | _CONTROL):
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "transactions are not supported")
+    if attributes & _LOG_APPEND_TIME:
+        raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the time of the append")
     if producer_id >= 0 and (epoch < 0 or first < 0):
         raise InvalidBatch(
             ErrorCode.INVALID_RECORD,
             f"producer {producer_id} has epoch {epoch}, its batch begins with sequence {first}",
         )
     return attributes, last_delta, base_ms, max_ms, count
-
-
-def _require_served(attributes: int) -> None:
-    """Refuse what is not kept."""
-    if attributes & (_TRANSACTIONAL | _CONTROL):
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "transactions are not supported")
-    if attributes & _LOG_APPEND_TIME:
-        raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the time of the append")
 
 
 def _decode_records(plain: bytes, count: int, base_ms: int, budget: Budget) -> list[Record]:
@@ -307,7 +295,11 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
     parts = [encode_varint(len(headers))]
     for name, value in headers:
         encoded = name.encode()
-        parts += (encode_varint(len(encoded)), encoded, _encode_nullable(value))
+        parts += (
+            encode_varint(len(encoded)),
+            encoded,
+            _NULL if value is None else encode_uvarint(len(value) << 1) + value,
+        )
     return b"".join(parts)
 
 
@@ -345,10 +337,6 @@ def encode_batch(records: Sequence[Record], *, leader_epoch: int = 0) -> bytes:
         google_crc32c.value(checked),
     )
     return head + checked
-
-
-def _encode_nullable(data: bytes | None) -> bytes:
-    return _NULL if data is None else encode_uvarint(len(data) << 1) + data
 
 
 _LENGTH_AT: Final = 8
