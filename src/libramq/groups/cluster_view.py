@@ -1,5 +1,6 @@
 """The cluster view: which brokers exist (a master that is away, too, while its slaves are there), which of
-them are LibraMQ's, which queues they have; and which broker coordinates a group (the hash of its name).
+them are LibraMQ's and may coordinate, which queues they have; and which one coordinates a group (the hash of
+its name).
 
 A broker is a LibraMQ broker if it has the topic of rebalance events, which ours register from the beginning
 and no other broker does. Every broker in the view coordinates its share of the groups.

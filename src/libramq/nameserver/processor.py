@@ -1,5 +1,5 @@
-"""The name server's processors: what each request about brokers and routes is answered (acting slaves and
-order in routes, too), and who must sign a registration.
+"""The name server's processors: what each request about brokers and routes is answered (acting slaves, order,
+which JSON a client reads), and who must sign a registration.
 
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """

@@ -1,5 +1,5 @@
-"""The copies: up to where enough slaves have the log (inSyncReplicas), what waits for that, and what happens
-when too few are in sync.
+"""The copies: up to where enough slaves have the log (inSyncReplicas; one connection counts of each machine),
+what waits for that, and what happens when too few are in sync.
 
         slaves' reports ─► the part with inSyncReplicas copies ─► visible to readers, sends are answered
 

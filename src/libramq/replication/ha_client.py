@@ -1,5 +1,6 @@
-"""The HA client of a slave: when it connects to its master, compares logs, cuts its own and copies; how long
-it waits before it tries again; what it reports if the master has deleted what it lacks.
+"""The HA client of a slave: when it connects to its master, compares logs, cuts its own and copies (parts of
+large records, too); how long it waits before it tries again; what it reports if the master has deleted what
+it lacks.
 
     IDLE ─► CONNECTING ─► COMPARING ─► COPYING
       ▲          │             │           │

@@ -1,4 +1,4 @@
-"""The HA service of a master: which slaves it accepts, where it begins to send them the log and up to where
+"""The HA service of a master: how many slaves it has, where it begins to send them the log and up to where
 (what is flushed, under SYNC_FLUSH), and when it ends a silent one.
 
     report ─► [proof] ─► accepted? ─► where to begin ─► blocks, while the log has more and the slave has room

@@ -1,5 +1,5 @@
-"""The performer: feeds events to an engine and performs its effects; how long a connection's turn is, and
-whose turn is next.
+"""The performer: feeds events to an engine and performs its effects; how long a connection's turn is, whose
+turn is next, and what becomes of long work whose connection has ended.
 
     read ─► backlog ─► engine.receive, as many requests as take effect together ─► effects ─► bytes
                  ▲            │

@@ -1,5 +1,5 @@
-"""The flush: what has to reach the disk and when (pages, intervals), for the log and the queues; the plans
-that a thread runs, what is durable afterwards, and which failure of several counts.
+"""The flush: what has to reach the disk and when (pages, intervals), for the log and, in rounds, for the
+queues; the plans that a thread runs, what is durable afterwards, and which failure of several counts.
 
 The event loop makes a plan, a thread runs it (`run_flush`), the event loop completes it. The commit log and
 the consume queues have separate plans, so that waiting for the log never means waiting for ten thousand

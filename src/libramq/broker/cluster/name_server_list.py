@@ -1,5 +1,5 @@
-"""The name server list: the addresses that `namesrvAddr` names, or those on a page that it names, and how
-often that is fetched.
+"""The name server list of a broker: the addresses that `namesrvAddr` names, or those on a page that it names,
+and how often that is fetched.
 
     namesrvAddr = a:9876;b:9876               the same for ever
     namesrvAddr = http://config/rocketmq/ns   fetched at the start and every two minutes, on a thread

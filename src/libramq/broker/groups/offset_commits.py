@@ -1,5 +1,5 @@
 """The offset commits: the table of committed offsets as requests use it: where a group continues, operators'
-resets, offsets beyond a queue's end, and the journal's write.
+resets and what ends one, offsets beyond a queue's end, and the journal's write.
 """
 
 import errno

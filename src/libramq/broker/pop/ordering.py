@@ -1,4 +1,5 @@
-"""Ordering: when a queue that is popped in order is blocked for other pops, and when it is free again.
+"""Ordering: pops in order as a broker performs them: each change is journalled before it takes effect, and a
+queue that is free again wakes held pops; `pop/ordered.py` decides.
 
 Each change is journalled before it takes effect, so a kill frees no queue. (Apache's broker writes its file
 every 10 s, and hands messages out twice after one.)

@@ -1,5 +1,5 @@
 """The producer, as programs use it: `send`, `send_nowait`, `transaction`, `request`; what each refuses at
-once, and how long `stop` waits.
+once, how long `stop` waits, and what a fork leaves of it.
 
     async with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send(Message("Orders", b"...", keys="17"))

@@ -1,5 +1,5 @@
-"""The state of a classic group: its statuses and members; bounds of sessions and of the delays of its
-rebalances.
+"""The state of a classic group: its statuses and members, whether a request is of the present generation, and
+the chosen strategy; bounds of sessions and of the delays of its rebalances.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence

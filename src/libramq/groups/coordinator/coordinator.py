@@ -1,5 +1,6 @@
-"""The coordinator: all coordinated groups whose coordinator is this broker: which requests reach a group,
-when one is dropped, and how many there may be.
+"""The coordinator: all coordinated groups whose coordinator is this broker: which requests and openings reach
+a group, when one is dropped, what is remembered of one that another broker has now, and how many there may
+be.
 
 A state machine: requests, events and times in, effects out; times are monotonic. A request is answered by an
 `Answer`, in the same call or a later one. The contract is in docs/design/coordinated-groups.md.

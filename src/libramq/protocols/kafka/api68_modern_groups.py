@@ -1,5 +1,5 @@
-"""ConsumerGroupHeartbeat (68): requests of KIP-848's members, how long each is held and answered; the
-decisions are in `groups.modern`.
+"""ConsumerGroupHeartbeat (68): requests of KIP-848's members: which are invalid, when each is answered, and
+how soon the next one is to come; the decisions are in `groups.modern`.
 
 heartbeat ─► ModernGroup ─► news for its member?      answered
                          └─► none                       held until there is, or a while later

@@ -1,4 +1,5 @@
-"""The frame of Kafka's protocol: a length and a message that begins with a header; how large one may be.
+"""The frame of Kafka's protocol: a length and a message that begins with a header, in some versions with
+tags; how large one may be.
 
     request   size (4) | api key (2) | version (2) | correlation id (4) | client id | tags     | body
     answer    size (4) | correlation id (4) | tags                                              | body
