@@ -1,4 +1,6 @@
-"""Sending from the command line: one message, or every line of standard input; how lines become messages."""
+"""Sending from the command line: one message, or every line of standard input; how lines become messages, and
+the warning about ones stored less safely.
+"""
 
 import asyncio
 import base64

@@ -1,5 +1,5 @@
-"""The handover: who holds each queue, under which epoch, to whom it goes next, when it is revoked, and when a
-holder that does not release loses it.
+"""The handover: who holds each queue, under which epoch, to whom it goes next, when it is revoked, when a
+holder that does not release loses it, and which counted attempts go with it.
 
     held by its target    nothing happens, and the epoch stays
     held by another       revoked: the holder is asked to release it, and loses it after its revoke timeout

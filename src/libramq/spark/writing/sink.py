@@ -1,5 +1,5 @@
 """Writing to `format("rocketmq")`: each row at least once, with unique ids by which readers drop repeated
-ones.
+ones (`deduplicated`).
 
 Guarantee: when a batch is done, every row is stored at least once. A batch that is written again, after a
 crash or a failed task, has the same unique ids (`unique_ids`), so a reader that drops repeated
