@@ -4,13 +4,13 @@ many there may be, which topics one is forbidden, and which changes (attributes)
 Upstream: broker/subscription/SubscriptionGroupManager.java; file config/subscriptionGroup.json.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
+from libramq.catalog.config_table import ConfigTable
 from libramq.catalog.topic_table import QUEUES_MAX
-from libramq.catalog.unrecorded import RecordByUse, refused_without_room
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -29,11 +29,8 @@ FORBIDDEN_MAX: Final = 1_000
 GROUPS_MAX: Final = 25_000
 
 
-Record = Callable[[str, SubscriptionGroupConfig | None, DataVersion], None]
-
-
-class GroupTable:
-    """Groups by name. record: as in TopicTable. has_light: light groups (enableLmq) are created by use."""
+class GroupTable(ConfigTable[SubscriptionGroupConfig]):
+    """Groups by name. has_light: light groups (enableLmq) are created by use."""
 
     def __init__(
         self,
@@ -42,43 +39,26 @@ class GroupTable:
         groups_max: int = GROUPS_MAX,
         has_light: bool = False,
         loaded: SubscriptionGroupWrapper | None = None,
-        record: Record = lambda *_: None,
+        record: Callable[[str, SubscriptionGroupConfig | None, DataVersion], None] = lambda *_: None,
     ) -> None:
+        loaded = loaded or SubscriptionGroupWrapper()
+        super().__init__(loaded.subscription_group_table, loaded.data_version, record)
         #: Whether a group is created on first use.
         self.creates_on_use = auto_create
         self._groups_max = groups_max
         self._has_light = has_light
-        self._groups = dict(loaded.subscription_group_table) if loaded else {}
-        self._forbidden = dict(loaded.forbidden_table) if loaded else {}
-        self.data_version = loaded.data_version if loaded else DataVersion()
-        self._record = record
-        self._record_by_use = RecordByUse()
+        self._forbidden = dict(loaded.forbidden_table)
         #: Groups with members of another protocol, and whose.
         self._taken: dict[str, str] = {}
         for group in names.SYSTEM_GROUPS:
-            self._groups.setdefault(group, SubscriptionGroupConfig(group_name=group))
+            self._entries.setdefault(group, SubscriptionGroupConfig(group_name=group))
 
     def __contains__(self, group: str) -> bool:
-        return group in self._groups
-
-    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
-        return iter(self._groups.values())
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def names(self) -> list[str]:
-        """Return the names of all groups."""
-        return list(self._groups)
-
-    def copy(self, group: str, config: SubscriptionGroupConfig | None) -> None:
-        """Take over a group of a slave's master as it is; None: the master has none of that name."""
-        self._record(group, config, self.data_version)
-        self.apply(group, config, self.data_version)
+        return group in self._entries
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group's configuration; None if there is no such group."""
-        return self._groups.get(group)
+        return self._entries.get(group)
 
     def may_read(self, group: str, topic: str) -> bool:
         """Return whether a group may read a topic; see `forbid`."""
@@ -106,22 +86,20 @@ class GroupTable:
 
     def copy_forbidden(self, table: Mapping[str, Mapping[str, int]]) -> None:
         """Take over what a slave's master forbids its groups."""
-        for group, config in list(self._groups.items()):
+        for group, config in list(self._entries.items()):
             topics = dict(table.get(group, {}))
             if topics != self._forbidden.get(group, {}):
                 self.copy(group, msgspec.structs.replace(config, forbidden_topics=topics))
 
     def find(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig | None:
         """Return the group's configuration, created on first use if that is allowed; else None."""
-        config = self._groups.get(group)
+        config = self._entries.get(group)
         creates = self.creates_on_use or (self._has_light and names.is_light(group))
         if config is None and creates and names.is_valid_group(group):
-            if len(self._groups) >= self._groups_max:
+            if len(self._entries) >= self._groups_max:
                 return None
             config = SubscriptionGroupConfig(group_name=group)
-            version = self.data_version.next(wall_ms)
-            self._record_by_use(self._record, group, config, version)
-            self.apply(group, config, version)
+            self._change_by_use(group, config, wall_ms)
         return config
 
     def require(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:
@@ -154,18 +132,18 @@ class GroupTable:
         """Create or change a group; raises InvalidName, or InvalidParameter for invalid numbers."""
         self.check(config)
         config = self._with_attributes(config)
-        if config.group_name not in self._groups and len(self._groups) >= self._groups_max:
+        if config.group_name not in self._entries and len(self._entries) >= self._groups_max:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
-                f"{len(self._groups)} groups exist, which is the limit; delete some first",
+                f"{len(self._entries)} groups exist, which is the limit; delete some first",
             )
-        if self._groups.get(config.group_name) != config:
+        if self._entries.get(config.group_name) != config:
             self._change(config.group_name, config, wall_ms)
 
     def check(self, config: SubscriptionGroupConfig) -> None:
         """Raise InvalidName, or InvalidParameter for invalid numbers."""
         names.validate_group(config.group_name)
-        known = self._groups.get(config.group_name)
+        known = self._entries.get(config.group_name)
         if config.attributes and (known is None or config.attributes != known.attributes):
             # SubscriptionGroupAttributes.ALL is empty.
             raise broker_error(
@@ -180,41 +158,25 @@ class GroupTable:
 
     def _with_attributes(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Return a changed group with the attributes that it has; no request changes those."""
-        known = self._groups.get(config.group_name)
+        known = self._entries.get(config.group_name)
         attributes = known.attributes if known is not None else {}
         return msgspec.structs.replace(config, attributes=attributes, forbidden_topics=None)
 
-    def delete(self, group: str, wall_ms: WallMs) -> bool:
-        """Remove a group; return whether it existed."""
-        if group not in self._groups:
-            return False
-        self._change(group, None, wall_ms)
-        return True
-
-    def apply(self, group: str, config: SubscriptionGroupConfig | None, version: DataVersion) -> None:
+    def apply(self, name: str, config: SubscriptionGroupConfig | None, version: DataVersion) -> None:
         """Apply a recorded change."""
         if config is None:
-            self._groups.pop(group, None)
-            self._forbidden.pop(group, None)
-        elif config.forbidden_topics is None:
-            self._groups[group] = config
-        else:
-            self._groups[group] = msgspec.structs.replace(config, forbidden_topics=None)
-            self._forbidden[group] = config.forbidden_topics
+            self._forbidden.pop(name, None)
+        elif config.forbidden_topics is not None:
+            self._forbidden[name] = config.forbidden_topics
             if not config.forbidden_topics:
-                del self._forbidden[group]
-        self.data_version = version
+                del self._forbidden[name]
+            config = msgspec.structs.replace(config, forbidden_topics=None)
+        super().apply(name, config, version)
 
     def wrapper(self) -> SubscriptionGroupWrapper:
         """Return the content of config/subscriptionGroup.json and GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         return SubscriptionGroupWrapper(
             data_version=self.data_version,
-            subscription_group_table=dict(self._groups),
+            subscription_group_table=dict(self._entries),
             forbidden_table=dict(self._forbidden),
         )
-
-    def _change(self, group: str, config: SubscriptionGroupConfig | None, wall_ms: WallMs) -> None:
-        version = self.data_version.next(wall_ms)
-        with refused_without_room(group):
-            self._record(group, config, version)
-        self.apply(group, config, version)

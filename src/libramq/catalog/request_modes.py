@@ -9,7 +9,7 @@ Upstream: broker/loadbalance/MessageRequestModeManager.java.
 from collections.abc import Callable
 from typing import Final
 
-from libramq.catalog.unrecorded import refused_without_room
+from libramq.catalog.config_table import refused_without_room
 from libramq.errors import ConfigError
 from libramq.formats.document import Document
 from libramq.formats.tables import MODE_POP, MODE_PULL, MessageRequestMode

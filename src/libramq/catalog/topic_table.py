@@ -4,11 +4,11 @@ retries, with how many queues; how many there may be.
 Upstream: broker/topic/TopicConfigManager.java; file config/topics.json.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from libramq.catalog.unrecorded import RecordByUse, refused_without_room
+from libramq.catalog.config_table import ConfigTable
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -32,9 +32,6 @@ QUEUES_MAX: Final = 4096
 DLQ_QUEUES: Final = 1
 
 
-Record = Callable[[str, TopicConfig | None, DataVersion], None]
-
-
 class TopicsFile(Document, frozen=True, kw_only=True):
     """The content of config/topics.json."""
 
@@ -55,42 +52,34 @@ class TopicRules:
     has_audit: bool = False
 
 
-class TopicTable:
-    """Topics by name.
-
-    record: called with every change before it takes effect (None: the topic is removed); if it raises, the
-    table stays as it is.
-    """
+class TopicTable(ConfigTable[TopicConfig]):
+    """Topics by name."""
 
     def __init__(
-        self, rules: TopicRules, loaded: TopicsFile | None = None, *, record: Record = lambda *_: None
+        self,
+        rules: TopicRules,
+        loaded: TopicsFile | None = None,
+        *,
+        record: Callable[[str, TopicConfig | None, DataVersion], None] = lambda *_: None,
     ) -> None:
+        loaded = loaded or TopicsFile()
+        super().__init__(loaded.topic_config_table, loaded.data_version, record)
         self._rules = rules
         self.broker_name = rules.broker_name
-        self._topics: dict[str, TopicConfig] = dict(loaded.topic_config_table) if loaded else {}
-        self._record = record
-        self._record_by_use = RecordByUse()
-        self.data_version = loaded.data_version if loaded else DataVersion()
         self._observers: list[Callable[[str], None]] = []
         own = system_topics(rules)
         self._own = {config.topic_name for config in own}
         for config in own:
-            self._topics.setdefault(config.topic_name, config)
+            self._entries.setdefault(config.topic_name, config)
         if not rules.auto_create_topic_enable:
-            self._topics.pop(names.AUTO_CREATE_TOPIC, None)
+            self._entries.pop(names.AUTO_CREATE_TOPIC, None)
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._topics or (self._rules.has_light and names.is_light(topic))
-
-    def __iter__(self) -> Iterator[TopicConfig]:
-        return iter(self._topics.values())
-
-    def __len__(self) -> int:
-        return len(self._topics)
+        return topic in self._entries or (self._rules.has_light and names.is_light(topic))
 
     def get(self, topic: str) -> TopicConfig | None:
         """Return the topic's configuration; None if there is no such topic."""
-        config = self._topics.get(topic)
+        config = self._entries.get(topic)
         if config is None and self._rules.has_light and names.is_light(topic):
             # LmqTopicConfigManager.simpleLmqTopicConfig
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
@@ -109,23 +98,13 @@ class TopicTable:
         count = config.read_queue_nums if config is not None else 0
         return [MessageQueue(topic, self.broker_name, queue_id) for queue_id in range(count)]
 
-    def names(self) -> list[str]:
-        """Return the names of all topics."""
-        return list(self._topics)
-
-    def copy(self, topic: str, config: TopicConfig | None) -> None:
-        """Take over a topic of a slave's master as it is; None: the master has none of that name."""
-        self._record(topic, config, self.data_version)
-        self.apply(topic, config, self.data_version)
-        self._changed(topic)
-
     def observe(self, observer: Callable[[str], None]) -> None:
         """Set a function to be called with a topic's name after every change of it."""
         self._observers.append(observer)
 
     def file(self) -> TopicsFile:
         """Return the content of config/topics.json."""
-        return TopicsFile(data_version=self.data_version, topic_config_table=dict(self._topics))
+        return TopicsFile(data_version=self.data_version, topic_config_table=dict(self._entries))
 
     def put(self, config: TopicConfig, wall_ms: WallMs) -> None:
         """Create or change a topic; raises InvalidName, or InvalidParameter for invalid numbers.
@@ -149,21 +128,6 @@ class TopicTable:
                     ResponseCode.INVALID_PARAMETER,
                     f"topic {config.topic_name} with {count} queues; 1 to {QUEUES_MAX} are allowed",
                 )
-
-    def delete(self, topic: str, wall_ms: WallMs) -> bool:
-        """Remove a topic; return whether it existed."""
-        if topic not in self._topics:
-            return False
-        self._change(topic, None, wall_ms)
-        return True
-
-    def apply(self, topic: str, config: TopicConfig | None, version: DataVersion) -> None:
-        """Apply a recorded change."""
-        if config is None:
-            self._topics.pop(topic, None)
-        else:
-            self._topics[topic] = config
-        self.data_version = version
 
     def for_send(
         self,
@@ -189,11 +153,11 @@ class TopicTable:
         # POP's second form of these has a character that no other name may have.
         names.validate_topic(topic.replace("+", "_", 1) if is_retry else topic)
         _, mark, popped = topic.partition("+")
-        if mark and popped not in self._topics:  # Who may read as a group may write to its retry topics.
+        if mark and popped not in self._entries:  # Who may read as a group may write to its retry topics.
             raise broker_error(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{popped}] not exist, so {topic} does not"
             )
-        template = self._topics.get(default_topic)
+        template = self._entries.get(default_topic)
         if is_retry:
             retry = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
             before_creation()
@@ -221,14 +185,11 @@ class TopicTable:
         Groups have their own limit, so that a client which fills the table with topics does not stop
         consumption.
         """
-        config = self._topics.get(topic)
+        config = self._entries.get(topic)
         if config is None:
             queues = max(1, min(queue_nums, QUEUES_MAX))
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-            version = self.data_version.next(wall_ms)
-            self._record_by_use(self._record, topic, config, version)
-            self.apply(topic, config, version)
-            self._changed(topic)
+            self._change_by_use(topic, config, wall_ms)
         return config
 
     def for_retries(self, group: SubscriptionGroupConfig, wall_ms: WallMs) -> TopicConfig:
@@ -238,25 +199,19 @@ class TopicTable:
 
     def _store(self, config: TopicConfig, wall_ms: WallMs) -> None:
         topic = config.topic_name
-        if topic not in self._topics and len(self._topics) >= self._rules.topics_max:
+        if topic not in self._entries and len(self._entries) >= self._rules.topics_max:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
-                f"{len(self._topics)} topics exist, which is the limit; delete some first",
+                f"{len(self._entries)} topics exist, which is the limit; delete some first",
             )
         self._change(topic, config, wall_ms)
-
-    def _change(self, topic: str, config: TopicConfig | None, wall_ms: WallMs) -> None:
-        version = self.data_version.next(wall_ms)
-        with refused_without_room(topic):
-            self._record(topic, config, version)
-        self.apply(topic, config, version)
-        self._changed(topic)
 
     def is_own(self, topic: str) -> bool:
         """Return whether a topic is this broker's own, as those named like its cluster and itself are."""
         return names.is_system_topic(topic) or topic in self._own
 
-    def _changed(self, topic: str) -> None:
+    def _take(self, topic: str, config: TopicConfig | None, version: DataVersion) -> None:
+        super()._take(topic, config, version)
         for observer in self._observers:
             observer(topic)
 
