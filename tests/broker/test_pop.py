@@ -450,7 +450,7 @@ def test_a_peek_leaves_messages_to_all(broker: Conversation):
 def test_a_notification_comes_with_the_message(broker: Conversation):
     peer = FakePeer()
     header = h.NotificationHeader(consumer_group="G", topic="T", queue_id=-1, poll_time=5_000)
-    info = h.PollingInfoHeader(consumer_group="G", topic="T", queue_id=-1)
+    info = h.GroupQueueHeader(consumer_group="G", topic="T", queue_id=-1)
     assert broker.ask(peer, RequestCode.POLLING_INFO, info).ext["pollingNum"] == "0"
     command = broker.command(RequestCode.NOTIFICATION, header)
     broker.give(peer, command)

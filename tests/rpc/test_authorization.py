@@ -124,7 +124,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
         "Group:G Sub, Topic:T Sub",
     ),
     R.POLLING_INFO: (
-        h.PollingInfoHeader(consumer_group="G", topic="T", queue_id=0), None,
+        h.GroupQueueHeader(consumer_group="G", topic="T", queue_id=0), None,
         "Group:G Sub, Topic:T Sub",
     ),
     R.PEEK_MESSAGE: (

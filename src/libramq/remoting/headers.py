@@ -58,6 +58,19 @@ class NoHeader(Header):
     """A request without fields."""
 
 
+class QueueHeader(TopicHeader):
+    """GET_MAX_OFFSET, GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
+
+    queue_id: Int
+
+
+class GroupQueueHeader(GroupHeader):
+    """A request of a group about a queue, such as POLLING_INFO (PollingInfoRequestHeader.java)."""
+
+    topic: str
+    queue_id: Int
+
+
 class SendMessageHeader(Header):
     """SEND_MESSAGE, long names (SendMessageRequestHeader.java)."""
 
@@ -139,12 +152,9 @@ class CheckTransactionStateHeader(Header):
     bname: str | None = None
 
 
-class PullMessageHeader(Header):
+class PullMessageHeader(GroupQueueHeader):
     """PULL_MESSAGE and LITE_PULL_MESSAGE (PullMessageRequestHeader.java)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int
     queue_offset: Long
     max_msg_nums: Int
     sys_flag: Int
@@ -161,36 +171,23 @@ class PullMessageHeader(Header):
     lb_takes_batches: bool | None = None  # Ours: it unwraps inner batches, from before the offset perhaps.
 
 
-class QueryConsumerOffsetHeader(Header):
+class QueryConsumerOffsetHeader(GroupQueueHeader):
     """QUERY_CONSUMER_OFFSET."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int
     set_zero_if_not_found: bool | None = None
 
 
-class UpdateConsumerOffsetHeader(Header):
+class UpdateConsumerOffsetHeader(GroupQueueHeader):
     """UPDATE_CONSUMER_OFFSET. lb_returned: by a slave, of what was committed there; it moves nothing back.
 
     lb_mirrored: by a program that keeps its position itself, and shows it here; no operator's reset moves it.
     """
 
-    consumer_group: str
-    topic: str
-    queue_id: Int
     commit_offset: Long
     lb_member: str | None = None
     lb_queue_epoch: Long | None = None
     lb_returned: bool | None = None
     lb_mirrored: bool | None = None
-
-
-class QueueHeader(Header):
-    """GET_MAX_OFFSET, GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
-
-    topic: str
-    queue_id: Int
 
 
 class MaxOffsetHeader(QueueHeader):
@@ -199,11 +196,9 @@ class MaxOffsetHeader(QueueHeader):
     lb_since: bool | None = None
 
 
-class SearchOffsetHeader(Header):
+class SearchOffsetHeader(QueueHeader):
     """SEARCH_OFFSET_BY_TIMESTAMP."""
 
-    topic: str
-    queue_id: Int
     timestamp: Long
     boundary_type: str | None = None
 
@@ -217,10 +212,9 @@ class ViewMessageHeader(Header):
     lb_sha256: str | None = None
 
 
-class QueryMessageHeader(Header):
+class QueryMessageHeader(TopicHeader):
     """QUERY_MESSAGE. is_unique_key: the key is the one that producers give each message."""
 
-    topic: str
     key: str
     max_num: Int
     begin_timestamp: Long
@@ -228,10 +222,9 @@ class QueryMessageHeader(Header):
     is_unique_key: bool = msgspec.field(name="_UNIQUE_KEY_QUERY", default=False)
 
 
-class RecallMessageHeader(Header):
+class RecallMessageHeader(TopicHeader):
     """RECALL_MESSAGE. recall_handle: from the answer to the send."""
 
-    topic: str
     recall_handle: str
     producer_group: str | None = None
 
@@ -244,10 +237,9 @@ class UnregisterClientHeader(Header):
     consumer_group: str | None = None
 
 
-class CreateTopicHeader(Header):
+class CreateTopicHeader(TopicHeader):
     """UPDATE_AND_CREATE_TOPIC. lb_abandon_unread: also if groups have not read what is in queues that go."""
 
-    topic: str
     read_queue_nums: Int
     write_queue_nums: Int
     perm: Int
@@ -266,13 +258,12 @@ class DeleteGroupHeader(Header):
     clean_offset: bool = False
 
 
-class ResetOffsetHeader(Header):
+class ResetOffsetHeader(TopicHeader):
     """INVOKE_BROKER_TO_RESET_OFFSET, RESET_CONSUMER_CLIENT_OFFSET.
 
     To an offset, else to a time (-1: the end). queue_id -1: all queues. is_force: move forwards, too.
     """
 
-    topic: str
     group: str
     queue_id: Int = -1
     offset: Long | None = None
@@ -302,10 +293,9 @@ class GetAllGroupsHeader(Header):
     max_group_num: Int | None = None
 
 
-class ConsumeStatsHeader(Header):
+class ConsumeStatsHeader(GroupHeader):
     """GET_CONSUME_STATS."""
 
-    consumer_group: str
     topic: str | None = None
     topic_list: str | None = None
 
@@ -316,21 +306,6 @@ class ProducerConnectionHeader(Header):
     producer_group: str
 
 
-class RegisterBrokerHeader(Header):
-    """REGISTER_BROKER. lb_whole: the body has all topics of the broker; it has no others (any more)."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Long
-    ha_server_addr: str = ""
-    heartbeat_timeout_millis: Long | None = None
-    enable_acting_master: bool | None = None
-    compressed: bool = False
-    body_crc32: Int = 0
-    lb_whole: bool | None = None
-
-
 class UnregisterBrokerHeader(Header):
     """UNREGISTER_BROKER, QUERY_DATA_VERSION."""
 
@@ -338,6 +313,17 @@ class UnregisterBrokerHeader(Header):
     broker_addr: str
     cluster_name: str
     broker_id: Long
+
+
+class RegisterBrokerHeader(UnregisterBrokerHeader):
+    """REGISTER_BROKER. lb_whole: the body has all topics of the broker; it has no others (any more)."""
+
+    ha_server_addr: str = ""
+    heartbeat_timeout_millis: Long | None = None
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    body_crc32: Int = 0
+    lb_whole: bool | None = None
 
 
 class BrokerHeartbeatHeader(Header):
@@ -354,17 +340,15 @@ class SlaveProgressHeader(Header):
     broker_id: Long
 
 
-class RouteHeader(Header):
+class RouteHeader(TopicHeader):
     """GET_ROUTEINFO_BY_TOPIC."""
 
-    topic: str
     accept_standard_json_only: bool | None = None
 
 
-class DeleteTopicInNamesrvHeader(Header):
+class DeleteTopicInNamesrvHeader(TopicHeader):
     """DELETE_TOPIC_IN_NAMESRV: in one cluster, or everywhere."""
 
-    topic: str
     cluster_name: str | None = None
 
 
@@ -374,7 +358,7 @@ class ClusterHeader(Header):
     cluster: str
 
 
-class GroupJoinHeader(Header):
+class GroupJoinHeader(GroupHeader):
     """GROUP_JOIN. lb_member: our former id, if we return to a coordinator that may have lost it.
 
     lb_revoke_timeout_ms: how long we may take to release a queue.
@@ -382,7 +366,6 @@ class GroupJoinHeader(Header):
     lb_takes_openings: the answer waits for the assignment, and tells what was opened with it.
     """
 
-    consumer_group: str
     client_id: str = msgspec.field(name="clientID")
     lb_session_ms: Int
     lb_revoke_timeout_ms: Int | None = None
@@ -392,17 +375,15 @@ class GroupJoinHeader(Header):
     lb_takes_openings: bool | None = None
 
 
-class GroupMemberHeader(Header):
+class GroupMemberHeader(GroupHeader):
     """GROUP_RELEASE, GROUP_LEAVE: requests of a member."""
 
-    consumer_group: str
     lb_member: str
 
 
-class GroupRemoveHeader(Header):
+class GroupRemoveHeader(GroupHeader):
     """GROUP_REMOVE. lb_name: a static member's name, or a client id. lb_operator: the sender."""
 
-    consumer_group: str
     lb_name: str
     lb_operator: str | None = None
 
@@ -418,24 +399,20 @@ class GroupPollHeader(GroupMemberHeader):
     lb_hold_ms: Int | None = None
 
 
-class GroupBeginHeader(Header):
+class GroupBeginHeader(GroupHeader):
     """GROUP_BEGIN: a member asks whether its group is new to a topic.
 
     lb_begins: a new one begins at the ends of queues here. timestamp: at the messages of a time instead.
     """
 
-    consumer_group: str
     topic: str
     lb_begins: bool | None = None
     timestamp: Long | None = None
 
 
-class OpenQueueHeader(Header):
+class OpenQueueHeader(GroupQueueHeader):
     """OPEN_QUEUE: a member opens a queue that it was granted."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int
     lb_member: str
     lb_queue_epoch: Long
 
@@ -467,7 +444,7 @@ MESSAGE_COUNTS: Final = "lbMsgCounts"
 HELD_MS: Final = "lbHeldMs"
 
 
-class PopMessageHeader(Header):
+class PopMessageHeader(GroupQueueHeader):
     """POP_MESSAGE (PopMessageRequestHeader.java). init_mode: where a new group begins: 0 first, 1 last.
 
     born_time: by the client's clock; 0: when the broker has read it, at Apache's brokers too.
@@ -476,9 +453,6 @@ class PopMessageHeader(Header):
     refuses more than 32.
     """
 
-    consumer_group: str
-    topic: str
-    queue_id: Int
     max_msg_nums: Int
     invisible_time: Long
     poll_time: Long
@@ -491,12 +465,9 @@ class PopMessageHeader(Header):
     lb_max_msg_nums: Int | None = None
 
 
-class AckMessageHeader(Header):
+class AckMessageHeader(GroupQueueHeader):
     """ACK_MESSAGE (AckMessageRequestHeader.java). extra_info: the message's POP_CK."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int
     extra_info: str
     offset: Long
 
@@ -511,27 +482,16 @@ class ChangeInvisibleTimeHeader(AckMessageHeader):
     lb_unseen: bool | None = None
 
 
-class NotificationHeader(Header):
+class NotificationHeader(GroupQueueHeader):
     """NOTIFICATION: answer once there is a message (NotificationRequestHeader.java)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int
     poll_time: Long
     born_time: Long = 0
     order: bool | None = None
     attempt_id: str | None = None
 
 
-class PollingInfoHeader(Header):
-    """POLLING_INFO: how many pops wait (PollingInfoRequestHeader.java)."""
-
-    consumer_group: str
-    topic: str
-    queue_id: Int
-
-
-class PeekMessageHeader(PollingInfoHeader):
+class PeekMessageHeader(GroupQueueHeader):
     """PEEK_MESSAGE (PeekMessageRequestHeader.java)."""
 
     max_msg_nums: Int
@@ -587,10 +547,9 @@ class CloneOffsetsHeader(Header):
     offline: bool = False
 
 
-class CorrectionOffsetHeader(Header):
+class CorrectionOffsetHeader(TopicHeader):
     """QUERY_CORRECTION_OFFSET. filter_groups: left out, separated by commas."""
 
-    topic: str
     compare_group: str
     filter_groups: str | None = None
 
@@ -609,19 +568,15 @@ class SubscriptionHeader(Header):
     topic: str | None = None
 
 
-class GroupForbiddenHeader(Header):
+class GroupForbiddenHeader(GroupAndTopicHeader):
     """UPDATE_AND_GET_GROUP_FORBIDDEN. readable: whether the group may read the topic; None: leave it."""
 
-    group: str
-    topic: str
     readable: bool | None = None
 
 
-class ConsumeQueueHeader(Header):
+class ConsumeQueueHeader(QueueHeader):
     """QUERY_CONSUME_QUEUE: `count` units of a queue from `index` on."""
 
-    topic: str
-    queue_id: Int
     index: Long = 0
     count: Int = 0
     consumer_group: str | None = None
@@ -645,10 +600,9 @@ class StatsDataHeader(Header):
     stats_key: str
 
 
-class RunningInfoHeader(Header):
+class RunningInfoHeader(GroupHeader):
     """GET_CONSUMER_RUNNING_INFO."""
 
-    consumer_group: str
     client_id: str
     jstack_enable: bool = False
 
@@ -660,21 +614,18 @@ DELAY_LEVEL: Final = "lbDelayLevel"
 UNCOUNTED: Final = "lbUncounted"
 
 
-class ConsumeDirectlyHeader(Header):
+class ConsumeDirectlyHeader(GroupHeader):
     """CONSUME_MESSAGE_DIRECTLY. msg_id: the offset id of a message here."""
 
-    consumer_group: str
     client_id: str | None = None
     msg_id: str | None = None
     broker_name: str | None = None
     topic: str | None = None
 
 
-class ConsumerStatusHeader(Header):
+class ConsumerStatusHeader(GroupAndTopicHeader):
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS. client_addr: a client id, blank for all."""
 
-    group: str
-    topic: str
     client_addr: str | None = None
 
 

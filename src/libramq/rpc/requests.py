@@ -340,7 +340,7 @@ _BROKER_ROWS: Final = (
     _in_flight(R.BATCH_ACK_MESSAGE, h.NoHeader, _popped_batch, _CONTROL, BatchAckBody),
     _in_flight(R.CHANGE_MESSAGE_INVISIBLETIME, h.ChangeInvisibleTimeHeader, _popped),
     Row(R.NOTIFICATION, h.NotificationHeader, _consume),
-    Row(R.POLLING_INFO, h.PollingInfoHeader, _consume),
+    Row(R.POLLING_INFO, h.GroupQueueHeader, _consume),
     Row(R.PEEK_MESSAGE, h.PeekMessageHeader, _consume),
     Row(R.RECALL_MESSAGE, h.RecallMessageHeader, _recall),
     # Offsets.

@@ -105,7 +105,7 @@ class PopMessage:
     @serves(RequestCode.POLLING_INFO)
     def count_waiting(self, request: Request) -> Outcome:
         """Return how many pops of a group wait for a queue."""
-        header: h.PollingInfoHeader = request.header
+        header: h.GroupQueueHeader = request.header
         queue_id = max(header.queue_id, -1)
         wanted = PopSelection(group=header.consumer_group, topic=header.topic, queue_id=queue_id, count_max=1)
         self._popping.check(wanted, request.wall_ms)
