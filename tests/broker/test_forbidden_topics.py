@@ -2,7 +2,8 @@
 
 import json
 
-from libramq.catalog import GroupTable, group_table
+from libramq.catalog import group_table
+from libramq.catalog.group_table import GroupTable
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats.tables import SubscriptionGroupWrapper

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from libramq.catalog import GroupTable
+from libramq.catalog.group_table import GroupTable
 from libramq.errors import BrokerError, ConfigError, ServiceNotAvailable, SubscriptionGroupNotExist
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.tables import SubscriptionGroupConfig, SubscriptionGroupWrapper

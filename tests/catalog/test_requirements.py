@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.group_table import GroupTable
 from libramq.catalog.requirements import Requirements
-from libramq.catalog.topic_table import TopicRules
+from libramq.catalog.topic_table import TopicRules, TopicTable
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode as C
 from libramq.errors import BrokerError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.offsets import ConsumerOffset
+from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.offsets.journal import OffsetRecord, RecordKind
 
 COMMIT, REMOVE, RESET, TAKEN = RecordKind

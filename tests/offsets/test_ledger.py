@@ -17,8 +17,14 @@ import libramq
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem, LocalFileSystem
 from libramq.formats import fastjson
-from libramq.offsets import OffsetJournal, OffsetLedger, OffsetRecord
-from libramq.offsets.journal import RecordKind, decode_offset_record, encode_offset_record
+from libramq.offsets.journal import (
+    OffsetJournal,
+    OffsetRecord,
+    RecordKind,
+    decode_offset_record,
+    encode_offset_record,
+)
+from libramq.offsets.ledger import OffsetLedger
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
 from tests.fakes import OwnFiles
@@ -264,7 +270,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from libramq.filesystem import LocalFileSystem
-from libramq.offsets import OffsetLedger
+from libramq.offsets.ledger import OffsetLedger
 ledger = OffsetLedger(LocalFileSystem(), Path(sys.argv[1]))
 ledger.open(0)
 offset = (ledger.offsets.query("g", "T", 0) or 0) + 1

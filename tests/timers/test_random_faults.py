@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from libramq.catalog import TopicTable
 from libramq.catalog.destinations import Destinations
-from libramq.catalog.topic_table import TopicRules
+from libramq.catalog.topic_table import TopicRules, TopicTable
 from libramq.message import properties as p
 from libramq.message.names import TIMER_TOPIC
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush

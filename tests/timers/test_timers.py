@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from libramq.catalog import TopicTable
 from libramq.catalog.destinations import Destinations
-from libramq.catalog.topic_table import TopicRules
+from libramq.catalog.topic_table import TopicRules, TopicTable
 from libramq.clock import WallMs
 from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.timers.delivered_copies import DeliveredCopies

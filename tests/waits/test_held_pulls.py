@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from libramq.kernel.connection import ANONYMOUS
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.purgatory import Purgatory
-from libramq.waits import HeldPull, HeldPulls, held_pulls
+from libramq.waits import held_pulls
+from libramq.waits.held_pulls import HeldPull, HeldPulls
 
 NAMES = count()
 

@@ -96,7 +96,7 @@ from libramq.message.message import MessageExt
 from libramq.rpc.question import signing
 from libramq.rpc.request import BatchService
 from libramq.rpc.responder import Responder
-from libramq.waits import HeldPulls
+from libramq.waits.held_pulls import HeldPulls
 
 log = get_logger(__name__)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from libramq.broker.cluster.name_server_list import NameServerList
 from libramq.broker.config import BrokerConfig
-from libramq.catalog import TopicTable
+from libramq.catalog.topic_table import TopicTable
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError
 from libramq.formats.tables import (

@@ -22,8 +22,9 @@ from libramq.broker.files.slave_commits import CommitsAtSlave
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
-from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.group_table import GroupTable
 from libramq.catalog.request_modes import RequestModesFile
+from libramq.catalog.topic_table import TopicTable
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, RemoteProtocolError

@@ -31,7 +31,7 @@ from libramq.filesystem import FileSystem, make_directory
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC, TRANSACTION_GROUP, is_system_topic
-from libramq.offsets import OffsetLedger
+from libramq.offsets.ledger import OffsetLedger
 from libramq.pop.passed_on import PassedOn
 from libramq.store.config import Damaged, FlushDiskType, StoreConfig
 from libramq.store.key_index import KeyIndex

@@ -18,7 +18,7 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.offsets import OffsetLedger
+from libramq.offsets.ledger import OffsetLedger
 from libramq.pop import InFlight
 from libramq.pop.check_point import check_point_of, key_of, was_popped_before
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry

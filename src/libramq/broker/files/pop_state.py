@@ -16,7 +16,7 @@ from libramq.errors import BrokerError, StoreError
 from libramq.kernel.work import portions
 from libramq.logs import get_logger
 from libramq.message import names
-from libramq.offsets import OffsetLedger
+from libramq.offsets.ledger import OffsetLedger
 from libramq.pop import InFlight
 from libramq.pop.passed_on import PassedOn
 from libramq.pop.positions import Positions

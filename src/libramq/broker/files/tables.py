@@ -13,13 +13,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from libramq.auth.users import Users
 from libramq.broker.config import BrokerConfig
-from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.config_ledger import ConfigChange, ConfigLedger
+from libramq.catalog.group_table import GroupTable
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.request_modes import RequestModes, RequestModesFile
 from libramq.catalog.requirements import Requirements
-from libramq.catalog.topic_table import TopicRules, TopicsFile
+from libramq.catalog.topic_table import TopicRules, TopicsFile, TopicTable
 from libramq.clock import Clock, read_clock
 from libramq.filesystem import FileSystem, PendingWrite
 from libramq.filter.consumer_filters import ConsumerFilters, ConsumerFiltersFile
@@ -32,9 +32,8 @@ from libramq.formats.tables import (
 )
 from libramq.groups.coordinator.state import GroupState, GroupStatesFile
 from libramq.groups.modern.saved_state import ModernGroupsFile, SavedEntry
-from libramq.offsets import Fences
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAhead, CommitsAheadFile
-from libramq.offsets.fence import FencesFile, Opening
+from libramq.offsets.fence import Fences, FencesFile, Opening
 from libramq.pop.ordered import OrderEntry, OrderFile, OrderTable
 
 C = TypeVar("C")

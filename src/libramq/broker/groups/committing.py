@@ -12,7 +12,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
-from libramq.offsets import Fences
+from libramq.offsets.fence import Fences
 
 log = get_logger(__name__)
 

@@ -16,9 +16,10 @@ from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX, TIMER_TOPIC, is_light
 from libramq.message.queue import MessageQueue
-from libramq.offsets import OffsetLedger, OffsetRecord
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAheadFile
 from libramq.offsets.consumer_offset import PullOffsets
+from libramq.offsets.journal import OffsetRecord
+from libramq.offsets.ledger import OffsetLedger
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)

@@ -18,14 +18,13 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.fencing import Claims, Opened
+from libramq.fencing import Claim, Claims, Opened
 from libramq.kernel.connection import Connection
 from libramq.kernel.purgatory import Waiter
 from libramq.message.queue import MessageQueue
-from libramq.offsets import Claim
 from libramq.offsets.fence import NOBODY
 from libramq.store.log.segments import ColdRead
-from libramq.waits import HeldPulls
+from libramq.waits.held_pulls import HeldPulls
 
 #: Ours: so many take some 5 ms, each with a line of the journal; the member opens the others itself.
 OPENED_WITH_AN_ANSWER_MAX: Final = 64

@@ -12,7 +12,7 @@ from libramq.errors import broker_error
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Each
 from libramq.message import names
-from libramq.waits import HeldPull, HeldPulls
+from libramq.waits.held_pulls import HeldPull, HeldPulls
 
 
 class Removal:

@@ -35,8 +35,7 @@ from libramq.store.log.segments import Cold, ColdRead
 from libramq.store.message_store import WARMINGS_MAX, MessageStore
 from libramq.store.reading.filtered_read import FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
-from libramq.waits import HeldPull, HeldPulls
-from libramq.waits.held_pulls import SUSPEND_MS_MAX
+from libramq.waits.held_pulls import SUSPEND_MS_MAX, HeldPull, HeldPulls
 
 #: PullRequestHoldService.run: for how long a client does not learn of messages that its pull has passed over.
 #: It commits behind them then; until it has, they count as lag.

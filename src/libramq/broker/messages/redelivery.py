@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Consume
 from libramq.broker.files.files import BrokerFiles
-from libramq.catalog import GroupTable, TopicTable
-from libramq.catalog.topic_table import DLQ_QUEUES
+from libramq.catalog.group_table import GroupTable
+from libramq.catalog.topic_table import DLQ_QUEUES, TopicTable
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error

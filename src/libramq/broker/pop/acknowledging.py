@@ -13,7 +13,7 @@ from typing import NamedTuple
 from libramq.broker.files.pop_journal import PopJournal
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.popping import INVISIBLE_MS_MAX
-from libramq.catalog import TopicTable
+from libramq.catalog.topic_table import TopicTable
 from libramq.clock import Now
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, broker_error

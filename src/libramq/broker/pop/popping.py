@@ -39,8 +39,7 @@ from libramq.pop.ordered import OrderedPop
 from libramq.pop.positions import QueueOfGroup
 from libramq.store.log.segments import Cold
 from libramq.store.message_store import WARMINGS_MAX
-from libramq.waits import HeldPop, HeldPops
-from libramq.waits.held_pops import ANY_QUEUE
+from libramq.waits.held_pops import ANY_QUEUE, HeldPop, HeldPops
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 log = get_logger(__name__)

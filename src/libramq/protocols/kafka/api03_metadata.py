@@ -14,9 +14,9 @@ from libramq.auth.operation import Locate, Send
 from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.broker.config import BrokerConfig
 from libramq.broker.messages.creation_rate import CreationRate
-from libramq.catalog import TopicTable
 from libramq.catalog.numbering import Numbering
 from libramq.catalog.topic_attributes import attributes_of
+from libramq.catalog.topic_table import TopicTable
 from libramq.clock import Clock
 from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection, Principal

@@ -13,8 +13,8 @@ from libramq.auth.authorizer import Authorizer, is_permitted, require_permission
 from libramq.auth.operation import Action, Consume, Locate, Manage, group
 from libramq.broker.cluster.kafka.group_copies import GroupLoad
 from libramq.broker.groups.coordination import Coordination
-from libramq.catalog import TopicTable
 from libramq.catalog.group_table import GroupTable
+from libramq.catalog.topic_table import TopicTable
 from libramq.clock import WallMs
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.broker.cluster.peer_brokers import PeerBrokers
-from libramq.catalog import TopicTable
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.numbering import Numbering, Place, Run, best
+from libramq.catalog.topic_table import TopicTable
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.filesystem import FileSystem

@@ -13,8 +13,8 @@ import msgspec
 from libramq.broker.cluster.kafka.nodes import Nodes
 from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.broker.groups.removal import Removal
-from libramq.catalog import TopicTable
 from libramq.catalog.numbering import Numbering
+from libramq.catalog.topic_table import TopicTable
 from libramq.clock import Clock
 from libramq.errors import InvalidName, LibraError
 from libramq.formats.tables import TopicConfig

@@ -14,8 +14,8 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.removal import Removal
 from libramq.broker.processor.listing import Listing, requested_page
-from libramq.catalog import TopicTable
 from libramq.catalog.topic_attributes import changed_attributes, parse_changes
+from libramq.catalog.topic_table import TopicTable
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error

@@ -42,7 +42,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.pop.pops_at_slave import PopsAtSlave
 from libramq.broker.processor.messages.ack_message import ACKS_MAX, ack_set
-from libramq.catalog import GroupTable
+from libramq.catalog.group_table import GroupTable
 from libramq.catalog.request_modes import RequestModes
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode

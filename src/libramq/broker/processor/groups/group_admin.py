@@ -10,7 +10,7 @@ from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull
 from libramq.broker.processor.listing import Listing, requested_page
-from libramq.catalog import GroupTable
+from libramq.catalog.group_table import GroupTable
 from libramq.catalog.requirements import topic_forbidden
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -20,7 +20,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body.administration import GroupConfigList, GroupForbidden
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Request, serves
-from libramq.waits import HeldPulls
+from libramq.waits.held_pulls import HeldPulls
 
 #: Ours: a list is created while others are served between slices of it; a group takes 0.3 ms to journal.
 GROUPS_PER_LIST_MAX: Final = 1_000
