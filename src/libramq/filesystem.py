@@ -1,6 +1,6 @@
 """The file system: the only access to files, which the simulator replaces; replacing a file (with a .bak),
-flushing (on macOS, too) and locking it, directories (durable, or open to others), reads that do not wait for
-the disk, how many files are flushed at once.
+flushing (on macOS, too) and locking it, directories (durable, open to others), reads that do not wait for the
+disk, how many are flushed at once.
 
 Everything that touches a disk takes a `FileSystem`, so that a simulator can replace it and fail any call.
 Files are integers from `open` until `close`; reads and writes name their offset, so there is no shared

@@ -1,4 +1,5 @@
-"""The message: its fields as a producer sends it, and as it is stored and received; how large a body may be.
+"""The message: its fields as a producer sends it, as it is stored and received, and as handlers get it
+(copies); how large a body may be.
 
 `Message` is the producer's value. `MessageExt` is the same with everything that a broker knows about it; its
 byte form is the record in the commit log and in pull replies.

@@ -1,5 +1,5 @@
 """The connection of one slave, as its master sees it: how far ahead it is sent, and when it counts as in
-sync.
+sync, or as too slow.
 
     first report ─► sending from there ─► block, block, … ─► report ─► block, …
 

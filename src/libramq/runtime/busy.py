@@ -1,5 +1,5 @@
-"""Busy connections: those with long work under way are not served meanwhile; how much memory large requests
-may take at once.
+"""Busy connections: one with long work under way is served nothing else meanwhile; how much memory large
+requests may take at once, and which waits for room.
 
 Large requests wait for room, too: their expected memory bounds how many are decoded at once.
 """

@@ -1,5 +1,5 @@
 """The retention: which old files of the log, and then of the queues, are deleted and when (fileReservedTime,
-deleteWhen, disk ratios), and when a full disk refuses sends.
+deleteWhen, disk ratios; never above the recovery point), and when a full disk refuses sends.
 
         in an hour of deleteWhen, or above diskMaxUsedSpaceRatio   files older than fileReservedTime
         above diskSpaceCleanForciblyRatio                          the oldest of any age, as many as necessary

@@ -1,4 +1,6 @@
-"""The memory of a server's process: when Python collects garbage, and the C library returns memory."""
+"""The memory of a server's process: when Python collects garbage, which is a pause, and when the C library
+returns memory.
+"""
 
 import contextlib
 import ctypes

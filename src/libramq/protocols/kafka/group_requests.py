@@ -1,6 +1,6 @@
-"""The requests of Kafka's members over both kinds of groups: bounds of ids and names, over which
-connection each was last heard from and how long it is expected back after its end, how long a heartbeat is
-held for news, when a group is recorded.
+"""The requests of Kafka's members, of both kinds of groups: bounds of ids and names; over which connection
+each was last heard from, and how long it may be gone; how long a heartbeat is held for news; when a group is
+recorded.
 
     request ─► the group ─► its records ─► answers, of this request and of others that waited
                         └─► its next time becomes a deadline

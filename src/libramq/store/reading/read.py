@@ -1,5 +1,5 @@
 """The read: which messages of a queue a pull gets from an offset on: how many, how many bytes, by tag codes,
-without damaged records; and whether it may wait for the disk.
+checked for damaged records; and whether it may wait for the disk.
 
 Tag codes are compared on the units, so messages that do not match are never touched. Records become one
 piece, and those near each other are read at once: producers fill the queues of a topic in turn, so what one
