@@ -14,7 +14,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.rpc.call import VERSION, VERSION_FIELD
 from libramq.rpc.request import REMARK_CHARACTERS_MAX
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 from tests.nameserver.test_processor import Server

@@ -30,7 +30,7 @@ from libramq.remoting.body.consumers import ConsumerConnection, QueryAssignmentB
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
-from libramq.rpc.requests import BROKER_REQUESTS
+from libramq.rpc.request_table import BROKER_REQUESTS
 from tests.broker.brokers import Conversation, answer, notifications
 from tests.broker.clusters import group_at
 from tests.fakes import FakePeer

@@ -21,7 +21,7 @@ from libramq.kernel.effect import Thread
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
-from libramq.rpc.requests import BROKER_REQUESTS
+from libramq.rpc.request_table import BROKER_REQUESTS
 from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header
 from tests.fakes import FakePeer
 from tests.nameserver.test_processor import Server

@@ -10,7 +10,7 @@ from libramq.formats.document import decode_body, encode_body
 from libramq.remoting.body import cluster, consumers, coordination, heartbeat
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.headers import decode_header, encode_header
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 from tests.compat.record import FRAMES
 
 EXCHANGES: list[dict[str, Any]] = json.loads(FRAMES.read_text())["exchanges"]

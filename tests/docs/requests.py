@@ -1,7 +1,7 @@
 """Apache's request codes and mqadmin's commands, and where each stands: the tables in docs/requests.md.
 
 Names and numbers are those of Apache RocketMQ 5.3.3 (RequestCode.java, MQAdminStartup.java). What
-servers serve is `rpc/requests.py`; what clients do, their own tables.
+servers serve is `rpc/request_table.py`; what clients do, their own tables.
 """
 
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ import typer
 from libramq.cli.admin.commands import app as admin
 from libramq.client.consuming.broker_requests import SERVED as SERVED_BY_CLIENTS
 from libramq.codes import RequestCode
-from libramq.rpc.requests import BROKER_REQUESTS, NAME_SERVER_REQUESTS
+from libramq.rpc.request_table import BROKER_REQUESTS, NAME_SERVER_REQUESTS
 
 #: RequestCode.java.
 CODES: Final[dict[int, str]] = {

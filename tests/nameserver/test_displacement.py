@@ -16,7 +16,7 @@ from libramq.remoting.headers import (
     UnregisterBrokerHeader,
     encode_header,
 )
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 from tests.fakes import FakePeer
 from tests.nameserver.tables import header, table
 from tests.nameserver.test_processor import Server

@@ -17,7 +17,7 @@ from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
 from libramq.remoting.credentials import Credentials, sign
 from libramq.remoting.headers import encode_header
-from libramq.rpc.requests import NAME_SERVER_REQUESTS, REQUESTS
+from libramq.rpc.request_table import NAME_SERVER_REQUESTS, REQUESTS
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it

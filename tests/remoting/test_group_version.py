@@ -12,7 +12,7 @@ from libramq.remoting.body import kafka_cluster
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
 from libramq.rpc import group_calls, peer_calls
 from libramq.rpc.call import Call
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 
 QUEUE = MessageQueue("T", "b", 0)
 JOIN = h.GroupJoinHeader(consumer_group="g", client_id="c", lb_session_ms=10_000)

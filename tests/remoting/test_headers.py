@@ -10,8 +10,8 @@ from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.remoting.frame import FRAME_BYTES_MAX
 from libramq.remoting.headers import decode_header, encode_header
-from libramq.rpc import requests
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc import request_table
+from libramq.rpc.request_table import REQUESTS
 
 #: Codes that are in codes.py because clients or replies use them, and that no server of ours serves yet.
 NOT_SERVED = {
@@ -30,8 +30,8 @@ def test_every_request_code_is_in_the_table_or_listed_as_missing():
 
 def test_the_table_is_complete():
     # No code twice.
-    assert len(requests._BROKER_ROWS) == len(requests.BROKER_REQUESTS)
-    assert len(requests._NAME_SERVER_ROWS) == len(requests.NAME_SERVER_REQUESTS)
+    assert len(request_table._BROKER_ROWS) == len(request_table.BROKER_REQUESTS)
+    assert len(request_table._NAME_SERVER_ROWS) == len(request_table.NAME_SERVER_REQUESTS)
     for code, spec in REQUESTS.items():
         assert spec.code == code
         assert 0 <= spec.body_bytes_max < FRAME_BYTES_MAX

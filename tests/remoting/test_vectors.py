@@ -15,7 +15,7 @@ from libramq.remoting.command import Serialization
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, encode_frame
 from libramq.remoting.headers import decode_header, encode_header
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 from tests.remoting.vectors import Exchange, Frame, exchanges, frames
 
 FRAMES = frames()

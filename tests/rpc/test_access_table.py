@@ -27,7 +27,7 @@ from libramq.remoting.credentials import Credentials, is_signed_for, sign, sign_
 from libramq.rpc.endpoint import Endpoint, PeerChecks, Signatures
 from libramq.rpc.outcome import SUCCESS, Outcome
 from libramq.rpc.request import Processors, Request
-from libramq.rpc.requests import BROKER_REQUESTS, REQUESTS
+from libramq.rpc.request_table import BROKER_REQUESTS, REQUESTS
 from libramq.rpc.responder import Responder
 from tests.fakes import FakePeer, ManualClock, done
 from tests.rpc.test_authorization import request, touched

@@ -34,7 +34,7 @@ from libramq.remoting.credentials import Credentials, sign
 from libramq.rpc.endpoint import Endpoint, Signatures
 from libramq.rpc.outcome import SUCCESS, Outcome
 from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Processors, Request
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 from libramq.rpc.responder import Responder
 from tests.auth.guards import Guard, Users
 from tests.broker.brokers import send_header

@@ -12,7 +12,7 @@ from libramq.remoting.body.cluster import KVTable, TopicList
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.command import Command
 from libramq.rpc import admin_calls, broker_calls, name_server_calls
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 

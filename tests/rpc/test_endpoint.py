@@ -19,7 +19,7 @@ from libramq.remoting.headers import encode_header
 from libramq.rpc.endpoint import BATCH_MAX, Endpoint
 from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processors, Request
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 from libramq.rpc.responder import Responder
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams

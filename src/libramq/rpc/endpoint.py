@@ -25,7 +25,7 @@ from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refus
 from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import BODY_BOUNDS, BatchProcessor, Processors, Request, failure, with_body
-from libramq.rpc.requests import REFUSED, REQUESTS, AtSlave
+from libramq.rpc.request_table import REFUSED, REQUESTS, AtSlave
 from libramq.rpc.responder import Responder
 
 #: Called with the answer to a request of ours, and when it came (monotonic).

@@ -42,7 +42,7 @@ BODY_BOUNDS: Final = Bounds(marks=400_000, loose_marks=20_000, loose_bytes=256 *
 class Request(msgspec.Struct):
     """One request, when it was read, and its principal. A Struct, as every effect is.
 
-    header, body: of the types in its row of the table (`requests.py`); body is None where the row has none.
+    header, body: of the types in its row of `request_table.py`; body is None where the row has none.
     A request whose answer is awaited is kept without them (`RequestWaiter`): is_held.
     """
 

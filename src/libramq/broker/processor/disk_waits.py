@@ -16,7 +16,7 @@ from libramq.codes import ResponseCode
 from libramq.kernel.work import Work
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 

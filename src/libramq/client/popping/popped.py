@@ -1,4 +1,5 @@
-"""Popped messages: the handle by which each is named, and the requests that acknowledge or postpone them.
+"""Popped messages: those in a pop's answer (damaged ones, too), the handle by which each is named, and the
+requests that acknowledge or postpone them.
 
 Redelivered messages bring their handles along; those of others are made from the reply's numbers.
 Upstream: MQClientAPIImpl.processPopResponse, ExtraInfoUtil.java.

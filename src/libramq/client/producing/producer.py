@@ -27,7 +27,7 @@ from libramq.client.producing.accumulator import split, unique_ids
 from libramq.client.producing.producer_network import ProducerNetwork, wanted_queue
 from libramq.client.producing.producer_settings import GROUP, ProducerOptions, settings_of
 from libramq.client.producing.queue_selector import QueueSelector, check_queue
-from libramq.client.producing.requests import reply_topic
+from libramq.client.producing.request_reply import reply_topic
 from libramq.client.producing.send_pipeline import Callback
 from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult, SendStatus

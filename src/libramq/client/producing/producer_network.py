@@ -17,7 +17,7 @@ from libramq.client.producing.accumulator import Content, split
 from libramq.client.producing.fault_strategy import FaultStrategy
 from libramq.client.producing.producer_settings import ProducerSettings
 from libramq.client.producing.queue_selector import QueueSelector, check_queue, selected
-from libramq.client.producing.requests import Replied, Requests, reply_properties
+from libramq.client.producing.request_reply import Replied, Requests, reply_properties
 from libramq.client.producing.send_pipeline import Callback, SendPipeline
 from libramq.client.producing.send_request import (
     Prepared,

@@ -63,7 +63,7 @@ from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import Master
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_encoded
 from libramq.rpc.request import Request, serves
-from libramq.rpc.requests import REQUESTS, AtSlave
+from libramq.rpc.request_table import REQUESTS, AtSlave
 from libramq.store.deletions import COPIED_AS
 from libramq.transport.address import split_address
 from libramq.waits.held_pulls import SUSPEND_MS_MAX

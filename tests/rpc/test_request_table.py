@@ -8,7 +8,7 @@ from typing import Any
 
 import libramq
 from libramq.codes import RequestCode
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.request_table import REQUESTS
 
 SOURCES = Path(libramq.__file__).parent
 
