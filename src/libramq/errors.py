@@ -283,6 +283,12 @@ class BrokerError(RemoteError):
     """
 
     remedy: ClassVar[str] = ""
+    by_code: ClassVar[dict[int, type["BrokerError"]]] = {}
+
+    def __init_subclass__(cls, *, code: int | None = None) -> None:
+        """Have a response code raise a class of its own."""
+        if code is not None:
+            BrokerError.by_code[code] = cls
 
     def __init__(
         self, response_code: int, remark: str | None = None, *, where: str = "", request: str = ""
@@ -300,31 +306,31 @@ class BrokerError(RemoteError):
         super().__init__(text.rstrip(".") + f". {remedy}" if remedy else text)
 
 
-class SystemBusy(BrokerError):
+class SystemBusy(BrokerError, code=ResponseCode.SYSTEM_BUSY):
     """2: flow control; the broker did not accept the request."""
 
     remedy = "Send again after a pause, or to another broker."
 
 
-class RequestCodeNotSupported(BrokerError):
+class RequestCodeNotSupported(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
     """3: the peer does not know this request."""
 
     remedy = "Send it to a broker or name server whose version supports it."
 
 
-class MessageIllegal(BrokerError):
+class MessageIllegal(BrokerError, code=ResponseCode.MESSAGE_ILLEGAL):
     """13: the broker refuses the message itself (size, properties, topic)."""
 
     remedy = "Correct the message; sending it again cannot help."
 
 
-class ServiceNotAvailable(BrokerError):
+class ServiceNotAvailable(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """14: the broker cannot write now (shutting down, disk full, a slave)."""
 
     remedy = "Look at the broker's log and disk; other brokers may accept requests meanwhile."
 
 
-class VersionNotSupported(BrokerError):
+class VersionNotSupported(BrokerError, code=ResponseCode.VERSION_NOT_SUPPORTED):
     """15: the peer does not support the request's protocol version."""
 
     remedy = "Upgrade whichever of the two is older."
@@ -336,93 +342,74 @@ class FilterRefused(BrokerError):
     remedy = "Set enablePropertyFilter=true at Apache's broker, or subscribe by tags."
 
 
-class NoPermission(BrokerError):
+class NoPermission(BrokerError, code=ResponseCode.NO_PERMISSION):
     """16: not allowed, or the topic or broker lacks the permission."""
 
     remedy = "Check the credentials and the permission of the topic and group."
 
 
-class TopicNotExist(BrokerError):
+class TopicNotExist(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):
     """17: the topic does not exist."""
 
     remedy = "Create it (libra admin updateTopic -c CLUSTER -t TOPIC) or check its name."
 
 
-class PullOffsetMoved(BrokerError):
+class PullOffsetMoved(BrokerError, code=ResponseCode.PULL_OFFSET_MOVED):
     """21: the requested offset lies outside the queue."""
 
 
-class QueryNotFound(BrokerError):
+class QueryNotFound(BrokerError, code=ResponseCode.QUERY_NOT_FOUND):
     """22: there is no such entry."""
 
 
-class SubscriptionParseFailed(BrokerError):
+class SubscriptionParseFailed(BrokerError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
     """23: the filter expression cannot be parsed."""
 
     remedy = "Use '*' or 'tagA || tagB', or correct the SQL92 expression."
 
 
-class SubscriptionGroupNotExist(BrokerError):
+class SubscriptionGroupNotExist(BrokerError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
     """26: the consumer group does not exist."""
 
     remedy = "Create it, or let the broker create groups (autoCreateSubscriptionGroup=true)."
 
 
-class InvalidParameter(BrokerError):
+class InvalidParameter(BrokerError, code=ResponseCode.INVALID_PARAMETER):
     """29: a field of the request has a value that is not allowed."""
 
 
-class ConsumerNotOnline(BrokerError):
+class ConsumerNotOnline(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE):
     """206: no member of the group is connected."""
 
     remedy = "Start a consumer of the group first."
 
 
-class Fenced(BrokerError):
+class Fenced(BrokerError, code=ResponseCode.FENCED):
     """3100: the queue is open to another member, or under a later epoch; or the group is under epochs."""
 
     remedy = "Release the queue; the group's coordinator decides who owns it."
 
 
-class UnknownMember(BrokerError):
+class UnknownMember(BrokerError, code=ResponseCode.UNKNOWN_MEMBER):
     """3101: the coordinator does not know the member (any more): our clients join again automatically."""
 
 
-class NotCoordinator(BrokerError):
+class NotCoordinator(BrokerError, code=ResponseCode.NOT_COORDINATOR):
     """3102: another broker coordinates the group; its address is the remark (empty: not known yet)."""
 
     remedy = "Send the request there, or find the coordinator with GROUP_FIND."
 
 
-class NotYetGranted(BrokerError):
+class NotYetGranted(BrokerError, code=ResponseCode.NOT_YET_GRANTED):
     """3103: the coordinator's grant has not reached the queue's broker."""
 
     remedy = "Open the queue again in a moment."
-
-
-_BY_CODE: dict[int, type[BrokerError]] = {
-    ResponseCode.SYSTEM_BUSY: SystemBusy,
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: RequestCodeNotSupported,
-    ResponseCode.MESSAGE_ILLEGAL: MessageIllegal,
-    ResponseCode.SERVICE_NOT_AVAILABLE: ServiceNotAvailable,
-    ResponseCode.VERSION_NOT_SUPPORTED: VersionNotSupported,
-    ResponseCode.NO_PERMISSION: NoPermission,
-    ResponseCode.TOPIC_NOT_EXIST: TopicNotExist,
-    ResponseCode.PULL_OFFSET_MOVED: PullOffsetMoved,
-    ResponseCode.QUERY_NOT_FOUND: QueryNotFound,
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: SubscriptionParseFailed,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: SubscriptionGroupNotExist,
-    ResponseCode.INVALID_PARAMETER: InvalidParameter,
-    ResponseCode.CONSUMER_NOT_ONLINE: ConsumerNotOnline,
-    ResponseCode.FENCED: Fenced,
-    ResponseCode.UNKNOWN_MEMBER: UnknownMember,
-    ResponseCode.NOT_COORDINATOR: NotCoordinator,
-    ResponseCode.NOT_YET_GRANTED: NotYetGranted,
-}
 
 
 def broker_error(
     response_code: int, remark: str | None, *, where: str = "", request: str = ""
 ) -> BrokerError:
     """Return the exception for an error response."""
-    return _BY_CODE.get(response_code, BrokerError)(response_code, remark, where=where, request=request)
+    return BrokerError.by_code.get(response_code, BrokerError)(
+        response_code, remark, where=where, request=request
+    )

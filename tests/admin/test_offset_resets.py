@@ -16,7 +16,6 @@ from libramq.remoting.body.consumers import ConsumerConnection, TopicOffset, Top
 from libramq.remoting.command import VERSION, VERSION_5_0, Command
 from libramq.rpc import name_server_calls
 from libramq.rpc.call import Call
-from libramq.transport.access import Access
 from tests.interop.ports import free_port
 
 V4_9_7 = VERSION_5_0 - 5
@@ -123,7 +122,7 @@ async def test_one_queue_of_a_group_with_members_is_refused() -> None:
 async def test_the_commands_reset_as_the_admin_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """`libra admin skipAccumulatedMessage` and `resetOffsetByTime` failed at these brokers."""
     broker = OldBroker(online=False)
-    operator = Operator("127.0.0.1:9876", Access())
+    operator = Operator("127.0.0.1:9876")
 
     async def ask(_: str, call: Call[Any]) -> Any:
         return await broker.ask(call)
@@ -140,7 +139,7 @@ async def test_the_commands_reset_as_the_admin_does(monkeypatch: pytest.MonkeyPa
 async def test_a_broker_that_is_away_keeps_a_call_from_no_other() -> None:
     """`libra admin deleteTopic -c` ended at the first one."""
     absent = f"127.0.0.1:{free_port()}"
-    async with NameServer(port=0) as other, Operator("127.0.0.1:9876", Access()) as operator:
+    async with NameServer(port=0) as other, Operator("127.0.0.1:9876") as operator:
         call = name_server_calls.cluster_info()
         with pytest.raises(ConnectFailed, match=absent) as failed:
             await operator.ask_each([absent, other.address], call)

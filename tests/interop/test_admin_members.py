@@ -11,7 +11,6 @@ import pytest
 from libramq.admin.monitoring import one_round
 from libramq.admin.operator import Operator
 from libramq.client import PushConsumer
-from libramq.transport.access import OPEN
 from tests.interop.cluster import Cluster
 from tests.interop.process import PATIENCE_S, Program
 
@@ -81,7 +80,7 @@ def test_our_monitoring_notices_a_java_member_that_is_stuck(cluster: Cluster) ->
     cluster.wait_committed(group, topic, 1)
 
     async def look(later_ms: int) -> tuple[list[dict[str, Any]], list[str]]:
-        async with Operator(cluster.namesrv, OPEN) as admin:
+        async with Operator(cluster.namesrv) as admin:
             return await one_round(admin, int(time.time() * 1000) + later_ms)
 
     def found(later_ms: int = 0) -> tuple[dict[str, Any], list[str]]:

@@ -2,7 +2,7 @@
 recorded, merged by time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError, RouteNotFound
 from libramq.message.names import AUDIT_TOPIC
 from libramq.message.queue import MessageQueue
-from libramq.transport.access import Access
+from libramq.transport.access import environment_access
 from libramq.transport.address import split_name_servers
 
 #: Ours: as which group the topic is read; a user with policies needs Sub on it and on the topic.
@@ -27,10 +27,11 @@ STRETCH: Final = 1_000
 
 
 def audit_events(
-    namesrv: str, access: Access, *, last: int, kind: str | None = None, user: str | None = None
+    namesrv: str, *, last: int, kind: str | None = None, user: str | None = None
 ) -> list[AuditEvent]:
     """Return the newest events of all brokers, the oldest first; raises ConfigError if none records any."""
-    with closing(QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access)) as reader:
+    servers, access = split_name_servers(namesrv), environment_access()
+    with closing(QueueReader(servers, group=READER_GROUP, access=access)) as reader:
         try:
             queues = reader.queues(AUDIT_TOPIC)
         except RouteNotFound:
@@ -41,9 +42,8 @@ def audit_events(
         starts, ends = reader.min_offsets(queues), reader.max_offsets(queues)
         found: list[AuditEvent] = []
         for queue in queues:
-            events = _backwards(reader, queue, starts[queue], ends[queue])
-            wanted = (each for each in events if kind in (None, each.kind) and user in (None, each.user))
-            found += islice(wanted, last)
+            bodies = _backwards(reader, queue, starts[queue], ends[queue])
+            found += islice(_wanted(bodies, kind, user), last)
     return sorted(found, key=lambda event: event.at_ms)[-last:]
 
 
@@ -51,7 +51,6 @@ def file_events(
     path: Path, *, last: int, kind: str | None = None, user: str | None = None
 ) -> list[AuditEvent]:
     """Return the newest events of a name server's files, the oldest first; raises ConfigError."""
-    found: list[AuditEvent] = []
     try:
         files = [at for each in (path, refusals_of(path)) for at in (former_of(each), each)]
         lines = [line for each in files if each.exists() for line in each.read_bytes().splitlines()]
@@ -59,24 +58,23 @@ def file_events(
         raise ConfigError(f"{path} cannot be read: {failed.strerror}") from None
     if not any(each.exists() for each in files):
         raise ConfigError(f"there is no {path}; a name server's audit is in the file that auditPath names")
-    for line in lines:
+    return sorted(_wanted(lines, kind, user), key=lambda event: event.at_ms)[-last:]
+
+
+def _wanted(events: Iterable[bytes], kind: str | None, user: str | None) -> Iterator[AuditEvent]:
+    for data in events:
         try:
-            event = decode_event(line)
+            event = decode_event(data)
         except msgspec.DecodeError:
             continue  # Of a later version, or cut off.
         if kind in (None, event.kind) and user in (None, event.user):
-            found.append(event)
-    return sorted(found, key=lambda event: event.at_ms)[-last:]
+            yield event
 
 
-def _backwards(reader: QueueReader, queue: MessageQueue, start: int, end: int) -> Iterator[AuditEvent]:
+def _backwards(reader: QueueReader, queue: MessageQueue, start: int, end: int) -> Iterator[bytes]:
     """Yield a queue's events, the newest first."""
     start = max(start, end - SEARCHED_MAX)
     while end > start:
         begin = max(start, end - STRETCH)
-        for message in reversed(list(reader.messages(queue, begin, end))):
-            try:
-                yield decode_event(message.body)
-            except msgspec.DecodeError:
-                continue  # Of a later version.
+        yield from reversed([message.body for message in reader.messages(queue, begin, end)])
         end = begin

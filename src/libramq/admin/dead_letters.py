@@ -20,7 +20,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import Message, MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.transport.access import OPEN, Access
+from libramq.transport.access import environment_access
 from libramq.transport.address import split_name_servers
 
 READER_GROUP: Final = "LIBRA_DEAD_LETTERS"
@@ -96,9 +96,10 @@ class DeadLetter:
 class DeadLetters:
     """The dead letters of a group at all brokers. Use it as `with`."""
 
-    def __init__(self, namesrv: str, group: str, *, access: Access = OPEN) -> None:
+    def __init__(self, namesrv: str, group: str) -> None:
         self._group = names.validate_group(group)
         self._topic = names.dlq_topic(group)
+        access = environment_access()
         self._reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access)
 
     def __enter__(self) -> Self:

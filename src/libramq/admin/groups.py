@@ -23,12 +23,11 @@ from libramq.errors import (
     nearest_name,
 )
 from libramq.groups.diagnosis import NAMED_MAX, Kind, no_members
-from libramq.groups.rebalance_event import RebalanceEvent, decode_event
-from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
+from libramq.groups.rebalance_history import BrokerEvent, Rebalance, broker_events, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, dlq_topic, retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ClientConnection, ConsumerConnection, GroupDiagnosis
-from libramq.transport.access import OPEN, Access
+from libramq.transport.access import environment_access
 from libramq.transport.address import split_name_servers
 
 READER_GROUP: Final = "LIBRA_GROUPS"
@@ -41,8 +40,9 @@ GROUPS_AT_ONCE: Final = 16
 class EventReader:
     """Reads the rebalance events of all brokers, each once. Blocking, for one thread at a time."""
 
-    def __init__(self, namesrv: str, access: Access = OPEN) -> None:
+    def __init__(self, namesrv: str) -> None:
         self._namesrv = namesrv
+        access = environment_access()
         self._reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access)
         self._positions: dict[MessageQueue, int] = {}
 
@@ -57,16 +57,14 @@ class EventReader:
             ) from None
         starts = self._reader.min_offsets(queue for queue in queues if queue not in self._positions)
         ends, _unreachable = self._reader.reachable_max_offsets(queues)
-        found = []
+        found: list[BrokerEvent] = []
         for queue, end in ends.items():
             start = self._positions.get(queue)
             if start is None or start > end:  # A new queue, or its broker restarted with an empty store.
                 start = max(starts.get(queue, 0), end - EVENTS_MAX)
             # Events that were deleted by age are skipped: the timeline begins later.
-            for message in self._reader.messages(queue, start, end):
-                event = _event(message.body)
-                if event is not None:
-                    found.append(BrokerEvent(queue.broker_name, event))
+            messages = self._reader.messages(queue, start, end)
+            found += broker_events((queue.broker_name, message.body) for message in messages)
             self._positions[queue] = end
         return found
 
@@ -75,16 +73,9 @@ class EventReader:
         self._reader.close()
 
 
-def _event(body: bytes) -> RebalanceEvent | None:
-    try:
-        return decode_event(body)
-    except msgspec.DecodeError:
-        return None  # Of a later version.
-
-
-def group_rebalances(namesrv: str, group: str, *, last: int, access: Access = OPEN) -> list[Rebalance]:
+def group_rebalances(namesrv: str, group: str, *, last: int) -> list[Rebalance]:
     """Return the last rebalances of a group; raises ConfigError if there was none."""
-    with closing(EventReader(namesrv, access)) as reader:
+    with closing(EventReader(namesrv)) as reader:
         events = reader.read()
     recorded = {one.event.group for one in events}
     events = [one for one in events if one.event.group == group]
@@ -139,9 +130,9 @@ class GroupState:
 class GroupWatch:
     """Polls the state of all groups. Use it as `async with`."""
 
-    def __init__(self, namesrv: str, *, access: Access = OPEN) -> None:
-        self._admin = Admin(namesrv=namesrv, credentials=access.credentials, tls=access.tls)
-        self._reader = EventReader(namesrv, access)
+    def __init__(self, namesrv: str) -> None:
+        self._admin = Admin(namesrv=namesrv)
+        self._reader = EventReader(namesrv)
         self._events: dict[str, list[BrokerEvent]] = {}
         self._at_once = asyncio.Semaphore(GROUPS_AT_ONCE)
 

@@ -32,7 +32,6 @@ from libramq.remoting.command import Command
 from libramq.rpc import admin_calls as calls
 from libramq.rpc import name_server_calls
 from libramq.rpc.call import Call
-from libramq.transport.access import Access
 from libramq.transport.address import split_address, split_name_servers
 
 T = TypeVar("T")
@@ -66,8 +65,8 @@ class Target(NamedTuple):
 class Operator(Admin):
     """Puts calls to brokers and name servers. namesrv: their addresses, separated by semicolons."""
 
-    def __init__(self, namesrv: str, access: Access) -> None:
-        super().__init__(namesrv=namesrv, credentials=access.credentials, tls=access.tls)
+    def __init__(self, namesrv: str) -> None:
+        super().__init__(namesrv=namesrv)
         self.namesrv = namesrv
         self.name_servers = split_name_servers(namesrv)
 

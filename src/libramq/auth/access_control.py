@@ -20,11 +20,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from libramq.auth.operation import ALL, Action, Actions, Resource, ResourceKind
-from libramq.auth.policies import Decision
+from libramq.auth.policies import Decision, refused
 from libramq.auth.signature import ACCESS_KEY, is_right
 from libramq.auth.users import User, Users
 from libramq.clock import Clock, MonotonicMs
-from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
 from libramq.formats.properties_file import shown
 from libramq.kernel.connection import ANONYMOUS, Connection, Principal, host_of
@@ -59,10 +58,10 @@ class AccessControl:
         if connection.certificate_names and not fields.get(ACCESS_KEY):
             return self.by_certificate(connection)
         if not fields:
-            raise _refused("authentication field is null")
+            raise refused("authentication field is null")
         name = fields.get(ACCESS_KEY)
         if not name:
-            raise _refused("username cannot be null.")
+            raise refused("username cannot be null.")
         user = self._users.get(name)
         if user is not None and user.is_enabled and is_right(fields, body, *user.secrets):
             return Principal(name, host_of(connection))
@@ -70,19 +69,19 @@ class AccessControl:
         if brokers is not None and brokers[0] == name and is_right(fields, body, *brokers[1]):
             return Principal(name, host_of(connection), is_unrestricted=True)
         if user is None:
-            raise _refused(f"User:{name} is not found.")
-        raise _refused("check signature failed." if user.is_enabled else f"User:{name} is disabled.")
+            raise refused(f"User:{name} is not found.")
+        raise refused("check signature failed." if user.is_enabled else f"User:{name} is disabled.")
 
     def by_certificate(self, connection: Connection) -> Principal:
         """Return the first user whose name is, letter for letter, one of those in the certificate."""
         names = connection.certificate_names
         user = next(filter(None, map(self._users.get, names)), None)
         if user is None:
-            raise _refused(
+            raise refused(
                 f"no user has a name of the client's certificate, which has {shown(', '.join(names))}"
             )
         if not user.is_enabled:
-            raise _refused(f"User:{user.name} is disabled.")
+            raise refused(f"User:{user.name} is disabled.")
         return Principal(user.name, host_of(connection))
 
     def by_password(self, connection: Connection, name: str, password: str) -> Principal:
@@ -92,7 +91,7 @@ class AccessControl:
         secrets = user.secrets if user is not None else (b"",)
         matching = [secret for secret in secrets if hmac.compare_digest(encoded, secret)]
         if user is None or not matching or not user.is_enabled:
-            raise _refused("no such user, or another password")
+            raise refused("no such user, or another password")
         return self.signed_in(connection, user, matching[0])
 
     def enabled_user(self, name: str) -> User | None:
@@ -125,7 +124,7 @@ class AccessControl:
         decision = user.policies.decide(resource, actions, principal.host)
         if decision is not Decision.ALLOW:
             reason = "no matched policies." if decision is None else "the decision is deny."
-            raise _refused(
+            raise refused(
                 f"User:{user.name} has no permission to access {resource} from {principal.host}, {reason}"
             )
 
@@ -136,21 +135,17 @@ class AccessControl:
 
     def _known(self, principal: Principal) -> User:
         if principal is ANONYMOUS:  # Whatever users are called.
-            raise _refused("username cannot be null.")
+            raise refused("username cannot be null.")
         user = self._users.get(principal.name)
         if user is None:
-            raise _refused(f"User:{principal.name} not found.")
+            raise refused(f"User:{principal.name} not found.")
         if not user.is_enabled:
-            raise _refused(f"User:{principal.name} is disabled.")
+            raise refused(f"User:{principal.name} is disabled.")
         return user
 
 
 def _proof(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest()
-
-
-def _refused(remark: str) -> NoPermission:
-    return NoPermission(ResponseCode.NO_PERMISSION, remark)
 
 
 class DryRun:
@@ -168,8 +163,8 @@ class DryRun:
         """Return who has signed a request; nobody in particular if that is not proven."""
         try:
             return self._access.by_signature(connection, fields, body)
-        except NoPermission as refused:
-            self._note(f"{refused.remark} (from {host_of(connection)})")
+        except NoPermission as error:
+            self._note(f"{error.remark} (from {host_of(connection)})")
             return ANONYMOUS
 
     def by_password(self, connection: Connection, name: str, password: str) -> Principal:
@@ -180,10 +175,10 @@ class DryRun:
         """Return if an action is permitted, or only would be refused; raises NoPermission otherwise."""
         try:
             self._access.authorize(principal, resource, actions)
-        except NoPermission as refused:
+        except NoPermission as error:
             if resource.kind is ResourceKind.CLUSTER and Action.UPDATE in actions:
                 raise
-            self._note(refused.remark)
+            self._note(error.remark)
 
     def _note(self, remark: str) -> None:
         """Log a refusal, if it has not been lately; others of the same kind are counted."""

@@ -171,8 +171,6 @@ class _Second:
     began_ms: MonotonicMs
     refusals: _Refusals = field(default_factory=_Refusals)
     counts: dict[Kind, dict[_Alike, _Collected]] = field(default_factory=dict)
-    #: Those that are not kept apart.
-    others: dict[Kind, _Collected] = field(default_factory=dict)
 
 
 class Audit:
@@ -203,19 +201,8 @@ class Audit:
         if len(self._changes) >= CHANGES_MAX:
             self._collect((kind, _shown(principal.name), principal.host, request, OTHERS))
             return
-        event = AuditEvent(
-            version=VERSION,
-            at_ms=int(self._clock.wall_ms()),
-            broker=self._broker,
-            kind=kind,
-            user=_shown(principal.name),
-            host=principal.host,
-            request=request,
-            resources=[_shown(each) or "" for each in list(resources)[:RESOURCES_MAX]],
-            resource_count=len(resources),
-            reason=_shown(reason),
-        )
-        self._changes.append(event)
+        what = (kind, _shown(principal.name), principal.host, request, _shown(reason))
+        self._changes.append(self._event(what, _Collected(self._clock.wall_ms(), 1), resources))
         self._due(self._clock.monotonic_ms())
 
     def signed(self, principal: Principal, protocol: str) -> None:
@@ -252,8 +239,6 @@ class Audit:
                 events += (self._event(*each) for each in self._written_refusals(second))
                 for counts in second.counts.values():
                     events += (self._event(alike, collected) for alike, collected in counts.items())
-                for kind, collected in second.others.items():
-                    events.append(self._event((kind, None, "", "", OTHERS), collected))
             else:
                 self._due(ends_ms)
         return events
@@ -269,14 +254,10 @@ class Audit:
         return second
 
     def _collect(self, alike: _Alike) -> None:
-        second, kind = self._this_second(), alike[0]
-        counts = second.counts.setdefault(kind, {})
-        is_kept = alike in counts or len(counts) < SIGN_INS_MAX
-        collected = _Collected(self._clock.wall_ms())
-        if is_kept:
-            counts.setdefault(alike, collected).count += 1
-        else:
-            second.others.setdefault(kind, collected).count += 1
+        counts = self._this_second().counts.setdefault(alike[0], {})
+        if alike not in counts and len(counts) >= SIGN_INS_MAX:
+            alike = alike[0], None, "", "", OTHERS
+        counts.setdefault(alike, _Collected(self._clock.wall_ms())).count += 1
 
     def _written_refusals(self, second: _Second) -> Iterator[tuple[_Alike, _Collected]]:
         """Yield the refusals of a second that there is room for, and how many others there were."""
@@ -290,7 +271,7 @@ class Audit:
             del self._written[next(iter(self._written))]
         yield from second.refusals.left_out()
 
-    def _event(self, alike: _Alike, collected: _Collected) -> AuditEvent:
+    def _event(self, alike: _Alike, collected: _Collected, resources: Collection[str] = ()) -> AuditEvent:
         kind, user, host, request, reason = alike
         return AuditEvent(
             version=VERSION,
@@ -300,6 +281,8 @@ class Audit:
             user=user,
             host=host,
             request=request,
+            resources=[_shown(each) or "" for each in list(resources)[:RESOURCES_MAX]],
+            resource_count=len(resources),
             reason=reason,
             count=collected.count,
         )

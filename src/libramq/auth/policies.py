@@ -38,6 +38,11 @@ RESOURCE_CHARACTERS_MAX: Final = 300
 SOURCES_MAX: Final = 100
 
 
+def refused(remark: str) -> NoPermission:
+    """Return the error for a request that is not permitted, or a change of users that is not valid."""
+    return NoPermission(ResponseCode.NO_PERMISSION, remark)
+
+
 class Decision(StrEnum):
     """The decision of an entry."""
 
@@ -129,14 +134,14 @@ class Policies:
 def merged(current: Sequence[PolicyInfo], changes: Sequence[PolicyInfo]) -> list[PolicyInfo]:
     """Return policies after a change: an entry replaces that for the same resource. Raises NoPermission."""
     if not changes:
-        raise _invalid("The policies is empty.")
+        raise refused("The policies is empty.")
     result = {kind: _keyed(_of_type(current, kind)) for kind in PolicyType}
     for policy in changes:
         if not policy.entries:
-            raise _invalid("The policy entries is empty.")
-        result[_type_of(policy)] |= _keyed(_normal(entry) for entry in policy.entries)
+            raise refused("The policy entries is empty.")
+        result[parse_policy_type(policy.policy_type)] |= _keyed(_normal(entry) for entry in policy.entries)
     if sum(map(len, result.values())) > ENTRIES_MAX:
-        raise _invalid(f"{ENTRIES_MAX} entries of one user are the limit; use prefixes")
+        raise refused(f"{ENTRIES_MAX} entries of one user are the limit; use prefixes")
     return _listed(result)
 
 
@@ -155,17 +160,17 @@ def parse_policy_type(text: str | None) -> PolicyType:
 def parse_pattern(text: str | None) -> Pattern:
     """Read a resource of a policy: "Topic:orders", "Topic:ord*", "Topic:*" or "*"; raises NoPermission."""
     if not text:
-        raise _invalid("The resource is null.")
+        raise refused("The resource is null.")
     if text == ANY_RESOURCE:
         return Pattern(None, "", is_prefix=True)
     kind_text, _, name = text.partition(":")
     kind = named(ResourceKind, kind_text)
     if kind is None:
-        raise _invalid("The resource type is null.")
+        raise refused("The resource type is null.")
     is_prefix = name.endswith("*")
     stem = name.removesuffix("*")
     if not name or "*" in stem or len(name) > RESOURCE_CHARACTERS_MAX or not name.isprintable():
-        raise _invalid("The resource pattern is null: write Topic:name, Topic:prefix* or Topic:*")
+        raise refused("The resource pattern is null: write Topic:name, Topic:prefix* or Topic:*")
     return Pattern(kind, stem, is_prefix=is_prefix)
 
 
@@ -175,10 +180,10 @@ def parsed(info: PolicyEntryInfo) -> Entry:
     actions = _actions(info.actions or ())
     sources = info.source_ips or ()
     if len(sources) > SOURCES_MAX:
-        raise _invalid(f"{SOURCES_MAX} source ips of one entry are the limit; use networks")
+        raise refused(f"{SOURCES_MAX} source ips of one entry are the limit; use networks")
     decision = named(Decision, info.decision)
     if decision is None:
-        raise _invalid("The decision is null or illegal.")
+        raise refused("The decision is null or illegal.")
     return Entry(pattern, actions, tuple(_network(text) for text in sources), decision)
 
 
@@ -189,12 +194,12 @@ def named(kind: type[E], text: str | None) -> E | None:
 
 def _actions(texts: Iterable[str]) -> frozenset[Action]:
     if any(text.lower() == "any" for text in texts):
-        raise _invalid("The actions can not be Any.")
+        raise refused("The actions can not be Any.")
     if any(text.lower() == ALL_ACTIONS.lower() for text in texts):
         return frozenset(Action)
     found = frozenset(action for text in texts if (action := named(Action, text)) is not None)
     if not found:
-        raise _invalid("The actions is empty.")
+        raise refused("The actions is empty.")
     return found
 
 
@@ -206,7 +211,7 @@ def _network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise _invalid("The source ip is invalid." if text.strip() else "The source ip is empty.") from None
+        raise refused("The source ip is invalid." if text.strip() else "The source ip is empty.") from None
 
 
 def _is_within(host: str, networks: Collection[Network]) -> bool:
@@ -224,12 +229,13 @@ def _address(host: str) -> Address | None:
     return mapped or address
 
 
-def _type_of(policy: PolicyInfo) -> PolicyType:
-    return parse_policy_type(policy.policy_type)
-
-
 def _of_type(policies: Iterable[PolicyInfo], kind: PolicyType) -> list[PolicyEntryInfo]:
-    return [entry for each in policies if _type_of(each) is kind for entry in each.entries or ()]
+    return [
+        entry
+        for each in policies
+        if parse_policy_type(each.policy_type) is kind
+        for entry in each.entries or ()
+    ]
 
 
 def _normal(info: PolicyEntryInfo) -> PolicyEntryInfo:
@@ -254,7 +260,3 @@ def _listed(entries: dict[PolicyType, dict[Pattern, PolicyEntryInfo]]) -> list[P
         for kind, of_kind in entries.items()
         if of_kind
     ]
-
-
-def _invalid(remark: str) -> NoPermission:
-    return NoPermission(ResponseCode.NO_PERMISSION, remark)

@@ -12,9 +12,7 @@ from typing import Final
 
 import msgspec
 
-from libramq.auth.policies import Policies, PolicyType, merged, named, without
-from libramq.codes import ResponseCode
-from libramq.errors import NoPermission
+from libramq.auth.policies import Policies, PolicyType, merged, named, refused, without
 from libramq.formats.access import Account, AclInfo, PolicyInfo, UserInfo, UsersFile
 
 #: Ours: each was created by an operator; the table is one document.
@@ -81,11 +79,11 @@ class Users:
         """Create a user; raises NoPermission, with Apache's words."""
         name = _valid_name(info.username)
         if not (info.password or "").strip():
-            raise _refused("password can not be blank")
+            raise refused("password can not be blank")
         if name in self._accounts:
-            raise _refused("The user is existed")
+            raise refused("The user is existed")
         if len(self._accounts) >= USERS_MAX:
-            raise _refused(f"{USERS_MAX} users are the limit")
+            raise refused(f"{USERS_MAX} users are the limit")
         self._change(name, _changed(Account(password="", user_type="Normal", user_status="enable"), info))
 
     def create_first(self, info: UserInfo) -> None:
@@ -119,7 +117,7 @@ class Users:
         name = user_of(subject)
         account = self._existing(name, "The subject is not exist.")
         if not account.policies:
-            raise _refused("The acl is not exist.")
+            raise refused("The acl is not exist.")
         kept = without(account.policies, kind, resource) if resource else []
         self._change(name, msgspec.structs.replace(account, policies=kept))
 
@@ -175,7 +173,7 @@ class Users:
     def _existing(self, name: str, otherwise: str) -> Account:
         account = self._accounts.get(name)
         if account is None:
-            raise _refused(otherwise)
+            raise refused(otherwise)
         return account
 
 
@@ -183,14 +181,14 @@ def user_of(subject: str | None) -> str:
     """Return the user's name of a subject, "User:alice"; raises NoPermission."""
     kind, _, name = (subject or "").partition(":")
     if kind.lower() != "user":
-        raise _refused("The subject is null.")
+        raise refused("The subject is null.")
     return _valid_name(name)
 
 
 def _changed(account: Account, info: UserInfo) -> Account:
     password, second = _changed_passwords(account, info)
     if max(len(password), len(second)) > PASSWORD_CHARACTERS_MAX:
-        raise _refused(f"a password has {PASSWORD_CHARACTERS_MAX} characters at most")
+        raise refused(f"a password has {PASSWORD_CHARACTERS_MAX} characters at most")
     return msgspec.structs.replace(
         account,
         password=password,
@@ -211,15 +209,15 @@ def _changed_passwords(account: Account, info: UserInfo) -> tuple[str, str]:
     added = info.second_password or ""
     if added.strip() and added != second:
         if second:
-            raise _refused("the user has two passwords already: withdraw one first")
+            raise refused("the user has two passwords already: withdraw one first")
         if added == password:
-            raise _refused("this is the user's password already")
+            raise refused("this is the user's password already")
         second = added
     withdrawn = named(Withdrawn, info.withdraw)
     if info.withdraw and withdrawn is None:
-        raise _refused("withdraw: first or second")
+        raise refused("withdraw: first or second")
     if withdrawn is not None and not second:
-        raise _refused("the user has one password only")
+        raise refused("the user has one password only")
     if withdrawn is Withdrawn.FIRST:
         password = second
     return password, second if withdrawn is None else ""
@@ -232,12 +230,8 @@ def _naming(policy: PolicyInfo, part: str | None) -> PolicyInfo:
 
 def _valid_name(name: str | None) -> str:
     if not (name or "").strip():
-        raise _refused("username can not be blank")
+        raise refused("username can not be blank")
     assert name is not None
     if len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or any(map(str.isspace, name)):
-        raise _refused(f"a username has {NAME_CHARACTERS_MAX} characters at most, none of them blank")
+        raise refused(f"a username has {NAME_CHARACTERS_MAX} characters at most, none of them blank")
     return name
-
-
-def _refused(remark: str) -> NoPermission:
-    return NoPermission(ResponseCode.NO_PERMISSION, remark)

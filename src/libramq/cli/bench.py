@@ -91,7 +91,14 @@ def latency(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Measure how long messages take from the producer's send to the consumer's handler."""
-    pace = benchmarks.Pace(rate=rate, seconds=seconds, warm_up_seconds=warm_up, size=size)
-    benchmarks.report(
-        running.run(benchmarks.latency(options.name_servers(namesrv), topic, pace)), as_json=json
+    found = running.run(
+        benchmarks.latency(
+            options.name_servers(namesrv),
+            topic,
+            rate=rate,
+            seconds=seconds,
+            warm_up_seconds=warm_up,
+            size=size,
+        )
     )
+    benchmarks.report(found, as_json=json)

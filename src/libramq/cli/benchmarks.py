@@ -46,16 +46,6 @@ class Load:
     warm_up: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """The plan of a measurement of latency: messages a second, and how long."""
-
-    rate: int
-    seconds: float
-    warm_up_seconds: float
-    size: int
-
-
 Report = dict[str, Any]
 
 
@@ -207,10 +197,12 @@ async def _own_group(namesrv: str) -> AsyncIterator[str]:
                 await admin.delete_group(group, offsets=True)
 
 
-async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
+async def latency(
+    namesrv: str, topic: str, *, rate: int, seconds: float, warm_up_seconds: float, size: int
+) -> Report:
     """Send at an even pace, and return how long messages took to reach a handler of this process."""
-    warm_up = round(pace.rate * pace.warm_up_seconds)
-    total = warm_up + max(1, round(pace.rate * pace.seconds))
+    warm_up = round(rate * warm_up_seconds)
+    total = warm_up + max(1, round(rate * seconds))
     arrived = asyncio.Event()
     first = asyncio.Event()
     latencies_ms: list[float] = []
@@ -228,7 +220,7 @@ async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
         if meter.done >= total:
             arrived.set()
 
-    rest = _body(max(0, pace.size - _STAMP.size - len(run)))
+    rest = _body(max(0, size - _STAMP.size - len(run)))
     async with (
         _own_group(namesrv) as group,
         Producer(group=GROUP, namesrv=namesrv) as producer,
@@ -243,21 +235,21 @@ async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
             await first.wait()
             began = time.perf_counter()
             for number in range(total):
-                due = began + number / pace.rate
+                due = began + number / rate
                 if (wait := due - time.perf_counter()) > 0:
                     await asyncio.sleep(wait)
                 stamp = _STAMP.pack(time.perf_counter_ns())
                 sends.create_task(producer.send(Message(topic, stamp + run + rest)))
             await arrived.wait()
-        seconds = max(time.perf_counter() - began - warm_up / pace.rate, 1e-9)
+        measured_seconds = max(time.perf_counter() - began - warm_up / rate, 1e-9)
     measured = latencies_ms[warm_up:]
     return _report(
         "latency",
         topic,
         len(measured),
-        seconds,
-        size=pace.size,
-        rate=pace.rate,
+        measured_seconds,
+        size=size,
+        rate=rate,
         latencyMs=_percentiles(measured),
     )
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from libramq.cli import options
-from libramq.cli.lazy import access, dead_letters, groups, message_row, output
+from libramq.cli.lazy import dead_letters, groups, message_row, output
 from libramq.cli.printable import printable, printable_json, time_text
 from libramq.errors import ConfigError, LibraError, counted
 
@@ -215,7 +215,7 @@ def _dead_letters(namesrv: str | None, group: str) -> "Iterator[DeadLetters]":
     from libramq.sync import Admin
 
     servers = options.name_servers(namesrv)
-    with dead_letters.DeadLetters(servers, group, access=access.environment_access()) as letters:
+    with dead_letters.DeadLetters(servers, group) as letters:
         if not letters.count():
             with Admin(namesrv=servers) as admin:
                 known = admin.groups()

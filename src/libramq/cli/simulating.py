@@ -48,7 +48,7 @@ def simulate(
             if shows_log or not report.is_ok:
                 progress.stop()
                 for line in report.lines:
-                    out.print(line, markup=False, highlight=False, soft_wrap=True)
+                    out.print(line, soft_wrap=True)
             if not report.is_ok:
                 _explain(report, steps, searches=not keeps_going)
                 if not keeps_going:
@@ -94,11 +94,10 @@ class _Totals:
         verdict = f"{len(self.failed)} failed" if self.failed else "every invariant held"
         out.print(
             f"{count} seeds from {first} on: {verdict}. {self.stored} messages, {self.virtual_ms / 1000:.0f}"
-            f" simulated seconds in {seconds:.1f} s ({count / seconds:.1f} seeds a second).",
-            highlight=False,
+            f" simulated seconds in {seconds:.1f} s ({count / seconds:.1f} seeds a second)."
         )
         if self.failed:
-            out.print(f"failed: {' '.join(map(str, self.failed))}", highlight=False, soft_wrap=True)
+            out.print(f"failed: {' '.join(map(str, self.failed))}", soft_wrap=True)
 
 
 def _explain(report: Report, steps: int | None, *, searches: bool) -> None:
@@ -119,7 +118,7 @@ def _command(seed: int, steps: int | None) -> str:
 
 def _print(*lines: str) -> None:
     for line in lines:
-        console().print(line, markup=False, highlight=False, soft_wrap=True)
+        console().print(line, soft_wrap=True)
 
 
 def _fewest_steps(report: Report, steps: int | None) -> int:

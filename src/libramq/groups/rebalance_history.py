@@ -7,15 +7,18 @@ Each broker records what it observes of a group; reports that overlap in time ar
     broker-b      started ────── settled               ──►  one rebalance: two causes, sums, the worst pause
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
+
 from libramq.clock import WallMs
 from libramq.groups.rebalance import SETTLE_MS_MAX
-from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
+from libramq.groups.rebalance_event import QueueMove, RebalanceEvent, decode_event
 from libramq.groups.unsettled import sum_bounds
 
 
@@ -32,6 +35,13 @@ class BrokerEvent(NamedTuple):
 
     broker_name: str
     event: RebalanceEvent
+
+
+def broker_events(bodies: Iterable[tuple[str, bytes]]) -> Iterator[BrokerEvent]:
+    """Yield the events that brokers, by their names, have recorded; those of a later version are left out."""
+    for broker_name, body in bodies:
+        with contextlib.suppress(msgspec.DecodeError):
+            yield BrokerEvent(broker_name, decode_event(body))
 
 
 class Cause(NamedTuple):

@@ -23,7 +23,7 @@ from libramq.lab.config import Experiment, SyntheticGroup
 from libramq.lab.cost import COSTS, Costs
 from libramq.lab.entrant import BASELINE, Entrant
 from libramq.lab.histories import History, synthetic
-from libramq.lab.recorded import Events, broker_events, costs_of, recorded_history
+from libramq.lab.recorded import Events, costs_of, events_of, recorded_history
 from libramq.lab.replay import replay
 from libramq.lab.tables import STEPS, TABLES, lab_tables, step_row
 from libramq.spark.pipeline.plan import OnProgress, Progress, failures_in_one_line
@@ -134,7 +134,7 @@ class Bench:
     def recorded(self, row: tuple[str, Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         """Assemble a group's history from its events, and replay it; some events make none."""
         group, rows = row
-        history = recorded_history(group, broker_events(rows))
+        history = recorded_history(group, events_of(rows))
         return iter(()) if history is None else self.rows(history)
 
 

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from libramq.balance.group import counts
 from libramq.clock import WallMs
 from libramq.errors import ConfigError, RouteNotFound
 from libramq.groups.coordinator.balance import COLLECT_MS
-from libramq.groups.rebalance_event import Reason, RebalanceEvent, decode_event
-from libramq.groups.rebalance_history import BrokerEvent, rebalances
+from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.groups.rebalance_history import BrokerEvent, broker_events, rebalances
 from libramq.lab.cost import DEPARTURES, Costs, RecordedMove, measured_costs, recorded_moves
 from libramq.lab.histories import Departure, History, Step, Topics
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
@@ -96,15 +94,9 @@ class Events:
         }
 
 
-def broker_events(reports: Iterable[Sequence[Any]]) -> list[BrokerEvent]:
-    """Return the events in a group's rows; those of a later version are left out."""
-    found = []
-    for broker, _, _, body in reports:
-        try:
-            found.append(BrokerEvent(broker, decode_event(body)))
-        except msgspec.DecodeError:
-            continue
-    return found
+def events_of(rows: Iterable[Sequence[Any]]) -> Iterator[BrokerEvent]:
+    """Yield the events in a group's rows."""
+    return broker_events((broker, body) for broker, _, _, body in rows)
 
 
 def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Costs:
@@ -112,7 +104,7 @@ def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Co
     from pyspark.sql import functions as f
 
     def moves(row: tuple[str, Sequence[Any]]) -> Iterator[RecordedMove]:
-        yield from recorded_moves(rebalances(broker_events(row[1]), wall_ms=wall_ms))
+        yield from recorded_moves(rebalances(events_of(row[1]), wall_ms=wall_ms))
 
     frame = spark.createDataFrame(by_group.flatMap(moves), _MOVES, verifySchema=False)
     by_cause = frame.groupBy("cause").agg(f.percentile("pause_ms", 0.5), f.avg("redelivered"))

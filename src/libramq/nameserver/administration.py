@@ -15,6 +15,7 @@ from libramq.errors import ConfigError, broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.properties_file import parse_properties
 from libramq.formats.route import TopicRouteData
+from libramq.formats.tables import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
 from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.work import Work, portions
 from libramq.logs import get_logger
@@ -23,9 +24,6 @@ from libramq.nameserver.kv_config import KVConfig
 from libramq.nameserver.route_info import (
     RouteTables,
     flagged,
-    has_foreign_unit_subscription,
-    has_unit_subscription,
-    is_unit,
     member_group,
     register_topic,
     set_writable,
@@ -63,12 +61,15 @@ class Settings:
         self.config = config
 
 
-#: The topics with unit flags that each request is for.
-FLAGGED: Final[Mapping[int, Callable[[int], bool]]] = {
-    RequestCode.GET_UNIT_TOPIC_LIST: is_unit,
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: has_unit_subscription,
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: has_foreign_unit_subscription,
-}
+#: Which flags each request looks at, and which of them the topics that it is for have: those of a unit; those
+#: that consumers of a unit read; and of these, those that belong to none.
+FLAGGED: Final[Mapping[int, tuple[int, int]]] = {
+    RequestCode.GET_UNIT_TOPIC_LIST: (FLAG_UNIT, FLAG_UNIT),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (FLAG_UNIT_SUBSCRIPTION, FLAG_UNIT_SUBSCRIPTION),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (
+        FLAG_UNIT | FLAG_UNIT_SUBSCRIPTION, FLAG_UNIT_SUBSCRIPTION
+    ),
+}  # fmt: skip
 
 
 class NameServerAdministration:
@@ -183,8 +184,8 @@ class NameServerAdministration:
         """311, 312, 313: return the topics with unit flags."""
         if not self._settings.config.enable_topic_list:
             raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
-        tables, wanted = self._tables, FLAGGED[request.command.code]
-        return listed_of(list(tables.topics), lambda topics: flagged(tables, topics, wanted))
+        tables, (mask, flags) = self._tables, FLAGGED[request.command.code]
+        return listed_of(list(tables.topics), lambda topics: flagged(tables, topics, mask, flags))
 
     @serves(RequestCode.GET_BROKER_MEMBER_GROUP)
     def member_group(self, request: Request) -> Outcome:

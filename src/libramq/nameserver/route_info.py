@@ -11,7 +11,7 @@ be mixed. Upstream: routeinfo/RouteInfoManager.java.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -23,8 +23,6 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.formats.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from libramq.formats.tables import (
-    FLAG_UNIT,
-    FLAG_UNIT_SUBSCRIPTION,
     PERM_READ,
     PERM_WRITE,
     DataVersion,
@@ -116,13 +114,6 @@ class AbsentBroker:
     since_ms: MonotonicMs | None = None
 
 
-class TopicsLeft(NamedTuple):
-    """Topics of a departed broker that are still in the table of topics."""
-
-    broker_name: str
-    queues: dict[str, QueueData]
-
-
 class BrokerAddress(NamedTuple):
     """One broker process."""
 
@@ -147,7 +138,8 @@ class RouteInfo:
         self._clusters = self.tables.clusters
         self._topics = self.tables.topics
         self._pending: list[PendingTopics] = []
-        self._left: deque[TopicsLeft] = deque()
+        #: Departed brokers, and their topics that are still in the table of topics.
+        self._left: deque[tuple[str, dict[str, QueueData]]] = deque()
         self._live: dict[str, Liveness] = {}
         #: By name, whose absence began first at the beginning.
         self._absent: dict[str, AbsentBroker] = {}
@@ -411,7 +403,7 @@ class RouteInfo:
         gone = {topic: broker.queues.pop(topic) for topic in broker.queues.keys() - whole.topic_config_table}
         for topic in gone:
             broker.mappings.pop(topic, None)
-        self._left.append(TopicsLeft(name, gone))
+        self._left.append((name, gone))
         self.tidy()
 
     def _answer(self, header: RegisterBrokerHeader, broker: BrokerRecord, *, is_new: bool) -> Registered:
@@ -455,7 +447,7 @@ class RouteInfo:
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
         self._note_absent(broker_name, broker)
-        self._left.append(TopicsLeft(broker_name, broker.queues))
+        self._left.append((broker_name, broker.queues))
         broker.queues, broker.mappings = {}, {}
 
     def _note_absent(self, broker_name: str, broker: BrokerRecord) -> None:
@@ -474,7 +466,7 @@ class RouteInfo:
     def tidy(self) -> None:
         """Remove a slice of the topics of departed brokers, except those they have again."""
         for _ in range(PORTION):
-            while self._left and not self._left[0].queues:
+            while self._left and not self._left[0][1]:
                 self._left.popleft()
             if not self._left:
                 return
@@ -530,28 +522,14 @@ def _without(addresses: dict[int, str], address: str) -> dict[int, str]:
     return {id_: held for id_, held in addresses.items() if held != address}
 
 
-def is_unit(flags: int) -> bool:
-    """Return whether a topic belongs to a unit."""
-    return flags & FLAG_UNIT != 0
-
-
-def has_unit_subscription(flags: int) -> bool:
-    """Return whether consumers of a unit read a topic."""
-    return flags & FLAG_UNIT_SUBSCRIPTION != 0
-
-
-def has_foreign_unit_subscription(flags: int) -> bool:
-    """Return whether consumers of a unit read a topic that belongs to none."""
-    return has_unit_subscription(flags) and not is_unit(flags)
-
-
-def flagged(tables: RouteTables, topics: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
-    """Return the topics whose flags at their first broker match."""
+def flagged(tables: RouteTables, topics: Sequence[str], mask: int, flags: int) -> list[str]:
+    """Return the topics that have these of the masked flags at their first broker."""
     found = []
     for topic in topics:
         name = next(iter(tables.topics.get(topic, ())), None)
         broker = tables.brokers.get(name) if name is not None else None
-        if broker is not None and topic in broker.queues and wanted(broker.queues[topic].topic_sys_flag):
+        queues = broker.queues.get(topic) if broker is not None else None
+        if queues is not None and queues.topic_sys_flag & mask == flags:
             found.append(topic)
     return found
 

@@ -16,7 +16,7 @@ import typer
 from typer import Option
 
 from libramq.cli import options
-from libramq.cli.lazy import access, operator, output, running
+from libramq.cli.lazy import operator, output, running
 from libramq.cli.printable import printable, time_text
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ async def _show(ask: _Ask, *, namesrv: str | None, json: bool, **arguments: Any)
     """Run a function with an operator of the name servers, and show its answers."""
     if "target" in inspect.signature(ask).parameters:
         arguments["target"] = operator.Target(arguments.pop("broker"), arguments.pop("cluster"))
-    async with operator.Operator(options.name_servers(namesrv), access.environment_access()) as admin:
+    async with operator.Operator(options.name_servers(namesrv)) as admin:
         found = ask(admin=admin, **arguments)
         if isinstance(found, AsyncGenerator):
             async for answer in found:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option, Typer
 
-from libramq.cli.admin.frame import Answer, Changed, Operator, Shown, Table, command, plain
-from libramq.cli.lazy import access, audits, calls, documents
+from libramq.cli.admin.frame import Answer, Changed, Operator, Shown, Table, Target, command, plain
+from libramq.cli.lazy import audits, calls, documents
 from libramq.cli.printable import printable, time_text
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
     from libramq.formats.access import AclInfo
+    from libramq.rpc.call import Call
 
 app = Typer()
 
@@ -58,8 +59,7 @@ async def create_user(
 ) -> Answer:
     """Create a user; without policies a normal one may do nothing."""
     info = documents.UserInfo(username=username, password=_password(password), user_type=user_type)
-    brokers = await admin.ask_targets(calls.create_user(info), target)
-    return _changed("create user to", brokers, username=username)
+    return await _changed(admin, target, calls.create_user(info), "create user to", username=username)
 
 
 @command(app, "updateUser")
@@ -97,15 +97,15 @@ async def update_user(
     )
     if info == documents.UserInfo(username=username):
         raise ConfigError("nothing is changed: give -p, -t, -s, --second or --withdraw")
-    brokers = await admin.ask_targets(calls.update_user(info), target)
-    return _changed("update user to", brokers, username=username)
+    return await _changed(admin, target, calls.update_user(info), "update user to", username=username)
 
 
 @command(app, "deleteUser")
 async def delete_user(*, username: Username, admin: Operator, target: Changed) -> Answer:
     """Delete a user with its policies."""
-    brokers = await admin.ask_targets(calls.delete_user(username=username), target)
-    return _changed("delete user to", brokers, username=username)
+    return await _changed(
+        admin, target, calls.delete_user(username=username), "delete user to", username=username
+    )
 
 
 @command(app, "getUser")
@@ -141,7 +141,7 @@ def _acl_command(verb: str, about: str) -> None:
         call = getattr(calls, f"{verb}_policies")(
             _policies(subject, resources, actions, source_ips, decision)
         )
-        return _changed(f"{verb} acl to", await admin.ask_targets(call, target), subject=subject)
+        return await _changed(admin, target, call, f"{verb} acl to", subject=subject)
 
     change.__doc__ = about
     command(app, f"{verb}Acl")(change)
@@ -162,8 +162,13 @@ async def delete_acl(
     target: Changed,
 ) -> Answer:
     """Delete a user's policies, or the entry for a resource."""
-    brokers = await admin.ask_targets(calls.delete_policies(subject=subject, resource=resource), target)
-    return _changed("delete acl to", brokers, subject=subject)
+    return await _changed(
+        admin,
+        target,
+        calls.delete_policies(subject=subject, resource=resource),
+        "delete acl to",
+        subject=subject,
+    )
 
 
 @command(app, "getAcl")
@@ -229,7 +234,7 @@ async def audit(
     if file is not None:
         events = partial(audits.file_events, file)
     else:
-        events = partial(audits.audit_events, admin.namesrv, access.environment_access())
+        events = partial(audits.audit_events, admin.namesrv)
     found = await asyncio.to_thread(events, last=last, kind=kind, user=user)
     shown = [
         {
@@ -270,7 +275,9 @@ def _policies(subject: str, resources: str, actions: str, source_ips: str | None
     return documents.AclInfo(subject=subject, policies=[documents.PolicyInfo(entries=entries)])
 
 
-def _changed(text: str, brokers: Any, **named: str) -> Answer:
+async def _changed(admin: Operator, target: Target, call: "Call[None]", text: str, **named: str) -> Answer:
+    """Change users at the brokers that are named; answer which they were."""
+    brokers = await admin.ask_targets(call, target)
     return Answer({**named, "brokers": list(brokers)}, *(f"{text} {each} success." for each in brokers))
 
 

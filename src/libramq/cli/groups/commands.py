@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from libramq.cli import options
-from libramq.cli.lazy import access, output, running
 from libramq.cli.lazy import groups as watched
+from libramq.cli.lazy import output, running
 from libramq.cli.printable import printable
 from libramq.clock import SystemClock
 
@@ -71,7 +71,7 @@ def history(
     from libramq.cli.groups import history as group_history
 
     servers = _name_servers(context, namesrv)
-    found = watched.group_rebalances(servers, group, last=last, access=access.environment_access())
+    found = watched.group_rebalances(servers, group, last=last)
     if json:
         output.print_json([group_history.as_json(rebalance) for rebalance in found])
         return
@@ -126,7 +126,7 @@ class _Chosen(NamedTuple):
 async def _watch(chosen: _Chosen, *, is_live: bool, as_json: bool) -> None:
     from libramq.cli.groups.row import COLUMNS
 
-    async with _group_watch(chosen.namesrv) as watch:
+    async with watched.GroupWatch(chosen.namesrv) as watch:
         rows = await _look(watch, chosen)
         if as_json:
             output.print_json([row.as_json() for row in rows])
@@ -154,7 +154,7 @@ async def _watch(chosen: _Chosen, *, is_live: bool, as_json: bool) -> None:
 async def _members(chosen: _Chosen, *, as_json: bool) -> None:
     from libramq.cli.groups.row import MEMBER_COLUMNS
 
-    async with _group_watch(chosen.namesrv) as watch:
+    async with watched.GroupWatch(chosen.namesrv) as watch:
         rows = await _look(watch, chosen)
     if as_json:
         output.print_json([{"group": row.group, "members": row.members_as_json()} for row in rows])
@@ -162,10 +162,6 @@ async def _members(chosen: _Chosen, *, as_json: bool) -> None:
         print("no consumer group has a connected member")
     else:
         output.print_table(MEMBER_COLUMNS, [cells for row in rows for cells in row.member_cells()])
-
-
-def _group_watch(namesrv: str) -> "GroupWatch":
-    return watched.GroupWatch(namesrv, access=access.environment_access())
 
 
 async def _look(watch: "GroupWatch", chosen: _Chosen) -> "list[GroupRow]":

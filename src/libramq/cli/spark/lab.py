@@ -84,10 +84,12 @@ def run(
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
     """Run the laboratory. The same seed gives the same figures, except for computing times."""
-    from libramq.cli.spark import runs
-
+    with needs_extra("the laboratory", "spark,java"):
+        from libramq.cli.spark import runs
+        from libramq.lab.config import read_experiment
+        from libramq.lab.laboratory import Laboratory
     settings = runs.spark_settings(conf or [])
-    laboratory = _laboratory(
+    experiment = read_experiment(
         config,
         small=small,
         members=members,
@@ -100,6 +102,7 @@ def run(
         seed=seed,
         output=output,
     )
+    laboratory = Laboratory(experiment, access=access.environment_properties())
     recorded = laboratory.check()  # Report errors before a Java machine starts.
     if dry_run:
         _show_plan(laboratory, recorded)
@@ -112,15 +115,6 @@ def run(
     ):
         result = laboratory.run(spark, on_progress)
     _show(result)
-
-
-def _laboratory(config: Path | None, *, small: bool, **overrides: object) -> "Laboratory":
-    with needs_extra("the laboratory", "spark,java"):
-        from libramq.lab.config import read_experiment
-        from libramq.lab.laboratory import Laboratory
-    return Laboratory(
-        read_experiment(config, small=small, **overrides), access=access.environment_properties()
-    )
 
 
 def _names(text: str | None) -> list[str] | None:

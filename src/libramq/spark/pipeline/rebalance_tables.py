@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from pyspark.sql import functions as f
 
 from libramq.clock import WallMs
-from libramq.groups.rebalance_event import decode_event
-from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
+from libramq.groups.rebalance_history import Rebalance, broker_events, rebalances
 from libramq.spark.pipeline.small_table import computed
 from libramq.spark.schema import ddl
 
@@ -127,12 +125,7 @@ def _history(wall_ms: WallMs) -> Callable[[list[Any]], list[dict[str, Any]]]:
     """Return the function that Spark runs for each group, over its events by broker and offset."""
 
     def history(events: list[Any]) -> list[dict[str, Any]]:
-        recorded = []
-        for broker, _, body in events:
-            try:
-                recorded.append(BrokerEvent(broker, decode_event(body)))
-            except msgspec.DecodeError:
-                continue  # Of a later version.
+        recorded = broker_events((broker, body) for broker, _, body in events)
         return [_row(one) for one in rebalances(recorded, wall_ms=wall_ms)]
 
     return history
