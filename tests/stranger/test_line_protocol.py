@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -467,17 +466,24 @@ class SimulatedStranger:
         self.process = Process("stranger", world.time)
         self.process.start()
         self._world = world
-        connection = world.network.connect(address, self.process, self, LineReader())
+        self._reader = LineReader()
+        connection = world.network.connect(address, self.process, self)
         assert connection is not None
         self._connection = connection
 
     def say(self, line: str) -> None:
         self._connection.write(line.encode() + b"\n")
 
-    def received(self, commands: list[Any]) -> None:
-        self.heard += [(self._world.time.elapsed_ms, line) for line in commands]
+    def received(self, data: bytes) -> None:
+        self.heard += [(self._world.time.elapsed_ms, line) for line in self._reader.receive(data)]
 
-    def closed(self) -> None:
+    def opened(self, link: object) -> None:
+        pass
+
+    def refused(self, error: object) -> None:
+        pass
+
+    def ended(self, reason: str) -> None:
         pass
 
 

@@ -67,35 +67,21 @@ class Reader(Protocol):
         ...
 
 
-class ClientHandler(Protocol):
-    """The client's side of its connection."""
-
-    def received(self, commands: list[Any]) -> None:
-        """Take the units of one read."""
-        ...
-
-    def closed(self) -> None:
-        """Handle the end of the connection."""
-        ...
-
-
 class _Way:
     """One direction of a connection: bytes in flight from one process to another."""
 
-    __slots__ = ("_air", "_arrivals", "_reader", "_receive", "_target", "_when_ended", "key", "last_ms")
+    __slots__ = ("_air", "_arrivals", "_receive", "_target", "_when_ended", "key", "last_ms")
 
     def __init__(
         self,
         air: "Network",
         source: Process,
         target: Process,
-        receive: Callable[[list[Any]], None],
+        receive: Callable[[bytes], None],
         when_ended: Callable[[], None],
-        reader: Reader,
     ) -> None:
         self._air = air
         self._target = target
-        self._reader = reader
         self._receive = receive
         self._when_ended = when_ended
         self._arrivals: deque[tuple[MonotonicMs, bytes | None]] = deque()
@@ -142,9 +128,7 @@ class _Way:
     def _read(self, data: bytes) -> None:
         cut = self._air.cut(len(data))
         for part in (data[:cut], data[cut:]) if cut else (data,):
-            commands = self._reader.receive(part)
-            if commands:
-                self._receive(commands)
+            self._receive(part)
 
 
 class ServerEnd:
@@ -193,27 +177,28 @@ class ServerEnd:
 
 
 class Connection:
-    """Both ends of one connection. Each end learns of a close when that arrives."""
+    """Both ends of one connection; the client's is a Link. Each learns of a close when that arrives."""
 
     def __init__(
         self,
         air: "Network",
         client: Process,
         server: Process,
-        handler: ClientHandler,
+        dialed: Dialed,
         served: Handler,
-        readers: tuple[Reader, Reader],
+        reader: Reader,
     ) -> None:
         self._air = air
         self._client = client
         self._server = server
-        self._handler = handler
+        self._dialed = dialed
         self._served = served
+        self._reader = reader
         self.client_is_open = True
         self.end = ServerEnd(self, f"{client.host}:{air.next_port()}")
-        self._has_frames = isinstance(readers[1], FrameReader)
-        self._up = _Way(air, client, server, self._server_received, self._server_saw_end, readers[1])
-        self._down = _Way(air, server, client, self._client_received, self._client_saw_end, readers[0])
+        self._has_frames = isinstance(reader, FrameReader)
+        self._up = _Way(air, client, server, self._server_received, self._server_saw_end)
+        self._down = _Way(air, server, client, self._client_received, self._client_saw_end)
 
     @property
     def server_is_open(self) -> bool:
@@ -258,9 +243,10 @@ class Connection:
     def close(self) -> None:
         """Close by the client; the server still reads data sent before."""
         if self.client_is_open:
-            self.client_is_open = False
             self._up.send(None)
-            self._handler.closed()
+            self._client_saw_end()
+
+    abort = close
 
     def close_by_server(self) -> None:
         """Close by the server."""
@@ -283,15 +269,18 @@ class Connection:
             self.end.is_open = False
             self._down.send(None)
 
-    def _server_received(self, commands: list[Any]) -> None:
+    def _server_received(self, data: bytes) -> None:
+        commands = self._reader.receive(data)
+        if not commands:
+            return
         if self.end.is_open:
             self._served.received(self.end, commands)
         else:  # The kernel answers for a dead process.
             self._down.send(None)
 
-    def _client_received(self, commands: list[Any]) -> None:
+    def _client_received(self, data: bytes) -> None:
         if self.client_is_open:
-            self._handler.received(commands)
+            self._dialed.received(data)
         else:
             self._up.send(None)
 
@@ -303,7 +292,7 @@ class Connection:
     def _client_saw_end(self) -> None:
         if self.client_is_open:
             self.client_is_open = False
-            self._handler.closed()
+            self._client.after(0, lambda: self._dialed.ended(""))  # As an event loop would.
 
 
 def _frames(data: bytes) -> list[bytes]:
@@ -393,26 +382,34 @@ class Network:
         """Return the name of the process at an address."""
         return self._names[address]
 
-    def reach(self, address: str, client: Process, connected: Callable[[bool | None], None]) -> None:
-        """Try to connect: called back with True, False if refused, None if nothing answers."""
-        listener = self._listeners.get(address)
-        if listener is None:
-            client.reach(self.latency_ms() + self.latency_ms(), lambda: connected(False))
-            return
-        server = listener[0].name
-        if (client.name, server) in self.blocked or (server, client.name) in self.blocked:
-            connected(None)
-            return
-        client.reach(self.latency_ms() + self.latency_ms(), lambda: connected(True))
+    def dial(self, address: str, client: Process, dialed: Dialed) -> None:
+        """Connect a client; `dialed` gets the result."""
 
-    def connect(
-        self, address: str, client: Process, handler: ClientHandler, reader: Reader
-    ) -> Connection | None:
-        """Return the accepted connection; None if the server has died meanwhile."""
+        def refused() -> None:
+            dialed.refused(ConnectFailed(f"cannot connect to {address}"))
+
+        def reached() -> None:
+            connection = self.connect(address, client, dialed)
+            if connection is None:  # The server has died meanwhile.
+                refused()
+            else:
+                dialed.opened(connection)
+
+        listener = self._listeners.get(address)
+        server = listener[0].name if listener is not None else None
+        if server is None:
+            client.reach(self.latency_ms() + self.latency_ms(), refused)
+        elif (client.name, server) in self.blocked or (server, client.name) in self.blocked:
+            client.after(CONNECT_TIMEOUT_MS, refused)
+        else:
+            client.reach(self.latency_ms() + self.latency_ms(), reached)
+
+    def connect(self, address: str, client: Process, dialed: Dialed) -> Connection | None:
+        """Return the accepted connection; None if nobody listens."""
         if address not in self._listeners:
             return None
-        process, served, server_reader = self._listeners[address]
-        connection = Connection(self, client, process, handler, served, (reader, server_reader()))
+        process, served, reader = self._listeners[address]
+        connection = Connection(self, client, process, dialed, served, reader())
         self._connections.append(connection)
         served.connected(connection.end)
         return connection
@@ -452,41 +449,6 @@ class Network:
             send(data)
 
 
-class _Unread:
-    """A `network.Reader` that passes bytes on unchanged: `transport.remotes` decodes them."""
-
-    def receive(self, data: bytes) -> list[bytes]:
-        return [data]
-
-
-class _SimulatedLink:
-    """The client's end of a connection; a `network.ClientHandler`."""
-
-    def __init__(self, dialed: Dialed, process: Process) -> None:
-        self._dialed = dialed
-        self._process = process
-        self.connection: Connection | None = None
-
-    def received(self, commands: list[bytes]) -> None:
-        for data in commands:
-            self._dialed.received(data)
-
-    def closed(self) -> None:
-        """Handle the end, later than the closing call, as an event loop would."""
-        self._process.after(0, lambda: self._dialed.ended(""))
-
-    def write(self, data: bytes) -> None:
-        if self.connection is not None:
-            self.connection.write(data)
-
-    def close(self) -> None:
-        if self.connection is not None:
-            self.connection.close()
-
-    def abort(self) -> None:
-        self.close()
-
-
 class SimulatedDialer:
     """Connects one process to others."""
 
@@ -496,23 +458,7 @@ class SimulatedDialer:
 
     def dial(self, address: str, dialed: Dialed) -> None:
         """Connect; `dialed` gets the result."""
-
-        def refused() -> None:
-            dialed.refused(ConnectFailed(f"cannot connect to {address}"))
-
-        def reached(accepted: bool | None) -> None:
-            if accepted is None:
-                self._process.after(CONNECT_TIMEOUT_MS, refused)
-                return
-            link = _SimulatedLink(dialed, self._process)
-            if accepted:
-                link.connection = self._network.connect(address, self._process, link, _Unread())
-            if link.connection is None:
-                refused()
-            else:
-                dialed.opened(link)
-
-        self._network.reach(address, self._process, reached)
+        self._network.dial(address, self._process, dialed)
 
 
 def simulated_remotes(network: Network, process: Process, *, lost: OnConnectionLost | None = None) -> Remotes:
