@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from math import sqrt
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from markupsafe import Markup
 
 from libramq.clock import WallMs
@@ -96,11 +98,7 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
 
 def quantile(values: Sequence[float], share: float) -> float:
     """Return a quantile as Spark's percentile does: interpolated between neighbours."""
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * share
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return float(pc.quantile(pa.array(values), q=share)[0].as_py())
 
 
 def _facts(
