@@ -16,7 +16,7 @@ from libramq import Message, Producer
 from libramq.broker import metrics_server
 from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
-from libramq.broker.metrics import GROUPS_MAX, OTHERS, Metrics, Sample, TopicLag
+from libramq.broker.metrics import GROUPS_MAX, OTHERS, TOTALS, VALUES, Metrics, TopicLag
 from libramq.broker.metrics_server import HEAD_BYTES_MAX, HeadReader
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
@@ -45,20 +45,8 @@ def move(pause_ms: int, double_owner_ms: int = 0) -> QueueMove:
     )
 
 
-def sample(**fields: object) -> Sample:
-    nothing: dict[str, object] = dict.fromkeys(
-        (
-            "messages_in",
-            "messages_out",
-            "bytes_in",
-            "bytes_out",
-            "held_pulls",
-            "connections",
-            "longest_turn_s",
-        ),
-        0,
-    )
-    return Sample(**(nothing | {"diagnoses": {}, "refused": {}} | fields))  # type: ignore[arg-type]
+def sample(metrics: Metrics, diagnoses: dict[str, set[str]], **values: float) -> None:
+    metrics.sample({**dict.fromkeys((*TOTALS, *VALUES), 0), **values}, refused={}, diagnoses=diagnoses)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -110,10 +98,10 @@ def test_the_pause_of_a_static_members_restart_is_observed():
 
 def test_totals_grow_and_ended_diagnoses_disappear():
     metrics = Metrics()
-    metrics.sample(sample(messages_in=5, held_pulls=2, connections=3, diagnoses={"G": {"idle_members"}}))
+    sample(metrics, {"G": {"idle_members"}}, messages_in=5, held_pulls=2, connections=3)
     found = {"consumer_group": "G", "kind": "idle_members"}
     assert value(metrics, "libra_group_diagnosis", **found) == 1
-    metrics.sample(sample(messages_in=7))
+    sample(metrics, {}, messages_in=7)
     assert value(metrics, "rocketmq_messages_in_total") == 7
     assert value(metrics, "libra_held_pulls") == 0
     assert value(metrics, "libra_group_diagnosis", **found) == 0

@@ -7,7 +7,6 @@ Prometheus itself adds the broker's address.
 
 from collections import Counter as Sums
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from math import isnan, nan
@@ -31,14 +30,14 @@ _FLUSH_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 LAGS_MAX: Final = 2_000
 _GROUP: Final = "consumer_group"
 
-#: What is shown of a `Sample`, by its field.
-_TOTALS: Final = {
+#: What is shown of a sample.
+TOTALS: Final = {
     "messages_in": ("rocketmq_messages_in_total", "Messages stored."),
     "messages_out": ("rocketmq_messages_out_total", "Messages read."),
     "bytes_in": ("rocketmq_throughput_in_total", "Bytes stored."),
     "bytes_out": ("rocketmq_throughput_out_total", "Bytes read."),
 }
-_VALUES: Final = {
+VALUES: Final = {
     "held_pulls": ("libra_held_pulls", "Pulls that wait for messages."),
     "connections": ("libra_connections", "Open connections."),
     "longest_turn_s": (
@@ -115,32 +114,6 @@ _TIMES: Final = {
 }
 _REBALANCES: Final = ("libra_group_rebalances_total", "Changes of a group, by reason.", (_GROUP, "reason"))
 _DIAGNOSES: Final = ("libra_group_diagnosis", "1 while this is wrong with the group.", (_GROUP, "kind"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """A snapshot of a broker. refused: connections, by limit; diagnoses: the kinds found, by group.
-
-    log_bytes: of the commit log; unflushed_bytes: of it that are not known to be on the disk. kept_ms: for
-    how long it has kept its oldest message. disk_used: the used share of its disk; None: unknown.
-    refuses: whether no message is stored.
-    """
-
-    messages_in: int
-    messages_out: int
-    bytes_in: int
-    bytes_out: int
-    held_pulls: int
-    connections: int
-    refused: Mapping[str, int]
-    longest_turn_s: float
-    longest_wait_s: float = 0
-    diagnoses: Mapping[str, Collection[str]]
-    log_bytes: int = 0
-    unflushed_bytes: int = 0
-    kept_ms: int = 0
-    disk_used: float | None = None
-    refuses: bool = False
 
 
 class TopicLag(NamedTuple):
@@ -243,9 +216,9 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._groups: dict[str, None] = {}
-        self._totals = self._made(Counter, _TOTALS)
-        self._sampled = dict.fromkeys(self._totals, 0)
-        self._values = self._made(Gauge, _VALUES)
+        self._totals = self._made(Counter, TOTALS)
+        self._sampled = dict.fromkeys(self._totals, 0.0)
+        self._values = self._made(Gauge, VALUES)
         self._counts = self._made(Counter, _COUNTS, _GROUP)
         self._states = self._made(Gauge, _STATES, _GROUP)
         self._times = self._made(partial(Histogram, buckets=_SECONDS), _TIMES, _GROUP)
@@ -289,19 +262,29 @@ class Metrics:
         for name in names:
             self._times[name].labels(group).observe((getattr(event, name) or 0) / 1000)
 
-    def sample(self, sample: Sample) -> None:
-        """Set the current values; totals only grow."""
+    def sample(
+        self,
+        values: Mapping[str, float | None],
+        *,
+        refused: Mapping[str, int],
+        diagnoses: Mapping[str, Collection[str]],
+    ) -> None:
+        """Set the current values; totals only grow.
+
+        values: by the names in TOTALS and VALUES; None: unknown. refused: connections, by limit; diagnoses:
+        the kinds found, by group.
+        """
         for name, counter in self._totals.items():
-            total: int = getattr(sample, name)
+            total = values[name] or 0
             counter.inc(max(0, total - self._sampled[name]))
             self._sampled[name] = total
         for name, gauge in self._values.items():
-            value: float | None = getattr(sample, name)
+            value = values[name]
             gauge.set(nan if value is None else value)
-        for limit, total in sample.refused.items():
-            self._refused.labels(limit).inc(max(0, total - self._refused_before.get(limit, 0)))
-            self._refused_before[limit] = total
-        found = {(self._label(group), kind) for group, kinds in sample.diagnoses.items() for kind in kinds}
+        for limit, count in refused.items():
+            self._refused.labels(limit).inc(max(0, count - self._refused_before.get(limit, 0)))
+            self._refused_before[limit] = count
+        found = {(self._label(group), kind) for group, kinds in diagnoses.items() for kind in kinds}
         for group, kind in found:
             self._diagnoses.labels(group, kind).set(1)
         for group, kind in self._diagnosed - found:

@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 
 from libramq.broker.broker import Broker
 from libramq.broker.groups.group_lag import GroupLags, GroupProgress, Lag
-from libramq.broker.metrics import Metrics, Sample, TopicLag
+from libramq.broker.metrics import Metrics, TopicLag
 from libramq.broker.request_latency import RequestLatency
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, RemoteProtocolError
@@ -232,23 +232,23 @@ class MetricsServer:
         for group in self._deserted:
             diagnoses.setdefault(group, set()).add(Kind.NO_MEMBERS.value)
         self._metrics.sample(
-            Sample(
-                messages_in=store.put_message_count,
-                messages_out=store.get_message_count,
-                bytes_in=store.put_bytes,
-                bytes_out=store.get_bytes,
-                held_pulls=len(broker.held),
-                connections=connection_count,
-                refused={str(limit): count for limit, count in refused.items()},
-                longest_turn_s=broker.engine.longest_turn.take_us(METRICS) / 1e6,
-                longest_wait_s=longest_wait_us / 1e6,
-                diagnoses=diagnoses,
-                log_bytes=store.max_physical_offset - store.min_physical_offset,
-                unflushed_bytes=store.max_physical_offset - store.flushed_offset,
-                kept_ms=max(0, wall_ms - earliest_ms) if earliest_ms > 0 else 0,
-                disk_used=_disk_used(broker),
-                refuses=refusal is not None,
-            )
+            {
+                "messages_in": store.put_message_count,
+                "messages_out": store.get_message_count,
+                "bytes_in": store.put_bytes,
+                "bytes_out": store.get_bytes,
+                "held_pulls": len(broker.held),
+                "connections": connection_count,
+                "longest_turn_s": broker.engine.longest_turn.take_us(METRICS) / 1e6,
+                "longest_wait_s": longest_wait_us / 1e6,
+                "log_bytes": store.max_physical_offset - store.min_physical_offset,
+                "unflushed_bytes": store.max_physical_offset - store.flushed_offset,
+                "kept_ms": max(0, wall_ms - earliest_ms) if earliest_ms > 0 else 0,
+                "disk_used": _disk_used(broker),
+                "refuses": refusal is not None,
+            },
+            refused={str(limit): count for limit, count in refused.items()},
+            diagnoses=diagnoses,
         )
         self.not_ready = _not_ready(broker, refusal)
         self._look(broker)
