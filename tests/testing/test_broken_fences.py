@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from libramq.broker.files.tables import Entries
-from libramq.broker.groups.committing import Committing
+from libramq.broker.groups.offset_commits import Committing
 from libramq.broker.messages.reading import Reading
 from libramq.catalog.config_ledger import ConfigLedger
 from libramq.client.consuming.queues.owned_queue import FOREVER, Lease

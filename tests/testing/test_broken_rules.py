@@ -16,9 +16,8 @@ from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.files import delay_schedule as schedule
 from libramq.broker.files.delay_schedule import DelaySchedule, StoredMoments
 from libramq.broker.files.progress import ProgressFile
-from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.coordination import Coordination
-from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.groups.offset_commits import Committing, OffsetCommits
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.processor.messages.pull_message import PullMessage

@@ -26,14 +26,13 @@ from libramq.broker.files.old_files import OldFiles
 from libramq.broker.files.persistence import Persistence
 from libramq.broker.groups.assigner import Assigner
 from libramq.broker.groups.client_watch import ClientWatch
-from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.group_health import GroupHealth, Stalls
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.group_retries import GroupRetries
 from libramq.broker.groups.heartbeats import Heartbeats
-from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.groups.offset_commits import Committing, OffsetCommits
 from libramq.broker.groups.opening import QueueOpening
 from libramq.broker.groups.pull import Pull, PullFilters
 from libramq.broker.groups.removal import Removal

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from libramq.broker.files.tables import Tables
-from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.offset_commits import Committing
 from libramq.broker.groups.removal import Removal
 from libramq.clock import Clock
 from libramq.codes import ResponseCode

@@ -13,7 +13,7 @@ Upstream: ConsumerManageProcessor.java, DefaultMQAdminExtImpl.resetOffsetByQueue
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from libramq.broker.groups.committing import Committing
+from libramq.broker.groups.offset_commits import Committing
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import BrokerError, Fenced
 from libramq.kernel.connection import Connection

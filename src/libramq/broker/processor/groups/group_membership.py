@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.tables import Tables
-from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination, MemberWaiter
+from libramq.broker.groups.offset_commits import Committing
 from libramq.broker.groups.opening import Openings, QueueOpening, QueueToOpen
 from libramq.codes import RequestCode
 from libramq.fencing import Claim, Opened
