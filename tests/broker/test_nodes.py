@@ -12,7 +12,7 @@ from libramq.catalog.numbering import Numbering, Place, Run
 from libramq.errors import ConnectFailed
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.effect import Thread
-from libramq.remoting.body.kafka_cluster import NumberingBody, PeerNode
+from libramq.remoting.body.kafka_cluster import PeerNode
 from tests.broker.brokers import Conversation
 from tests.quick import quick
 
@@ -90,7 +90,7 @@ def test_what_has_changed_is_settled_as_if_everything_were_looked_at(
     rng = random.Random(seed)
     topics = [f"t{each}" for each in range(6)]
     theirs: dict[str, int] = {}
-    numbered: dict[str, NumberingBody] = {}
+    numbered: dict[str, Numbering] = {}
     for version in range(1, 60):
         topic = rng.choice(topics)
         action = rng.randrange(5)
@@ -108,15 +108,15 @@ def test_what_has_changed_is_settled_as_if_everything_were_looked_at(
             theirs[topic] = count
             if action == 4:
                 runs = (Run("broker-b", count), Run("broker-a", rng.randrange(1, 5)))
-                numbered[topic] = NumberingBody.of(Numbering(runs, version))
+                numbered[topic] = Numbering(runs, version)
         take(nodes, "broker-b", PeerNode(version=version, topics=dict(theirs), numberings=dict(numbered)))
         found = dict(nodes._numberings)
         nodes._settled = None
         nodes._settle()
         assert nodes._numberings == found
-        assert nodes.answer(0).numberings == {each: NumberingBody.of(value) for each, value in found.items()}
+        assert nodes.answer(0).numberings == found
         known = nodes.known["broker-b"]
-        assert known.numberings == {each: body.value() for each, body in numbered.items()}
+        assert known.numberings == numbered
 
 
 def test_a_change_of_one_topic_settles_no_other(

@@ -11,12 +11,16 @@ broker is away.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 
-class Run(NamedTuple):
+from libramq.formats.document import Document
+
+
+class Run(Document, frozen=True, order=True):
     """Further queues of a broker."""
 
     broker_name: str
-    queues: int
+    queues: int = msgspec.field(name="count")
 
 
 class Place(NamedTuple):
@@ -26,7 +30,7 @@ class Place(NamedTuple):
     queue_id: int
 
 
-class Numbering(NamedTuple):
+class Numbering(Document, frozen=True):
     """The queues in the order of their numbers. version: higher where a topic was made again."""
 
     runs: tuple[Run, ...] = ()
@@ -48,7 +52,8 @@ class Numbering(NamedTuple):
         """Return the queue of each partition."""
         numbered: dict[str, int] = {}
         found = []
-        for name, count in self.runs:
+        for run in self.runs:
+            name, count = run.broker_name, run.queues
             first = numbered.get(name, 0)
             found += [Place(name, first + each) for each in range(count)]
             numbered[name] = first + count
@@ -59,7 +64,8 @@ class Numbering(NamedTuple):
         if partition < 0:
             return None
         numbered: dict[str, int] = {}
-        for name, count in self.runs:
+        for run in self.runs:
+            name, count = run.broker_name, run.queues
             first = numbered.get(name, 0)
             if partition < count:
                 return Place(name, first + partition)
@@ -70,12 +76,12 @@ class Numbering(NamedTuple):
     def partition(self, broker_name: str, queue_id: int) -> int | None:
         """Return the number of a queue; None if it has none."""
         before = 0
-        for name, count in self.runs:
-            if name == broker_name:
-                if queue_id < count:
+        for run in self.runs:
+            if run.broker_name == broker_name:
+                if queue_id < run.queues:
                     return before + queue_id
-                queue_id -= count
-            before += count
+                queue_id -= run.queues
+            before += run.queues
         return None
 
     def covers(self, counts: Mapping[str, int]) -> bool:
@@ -91,7 +97,7 @@ class Numbering(NamedTuple):
             for name in sorted(counts)
             if counts[name] > known.get(name, 0)
         ]
-        return self._replace(runs=(*self.runs, *more)) if more else self
+        return Numbering((*self.runs, *more), self.version) if more else self
 
 
 def spread(count: int, present: Mapping[str, int]) -> dict[str, int]:

@@ -143,7 +143,7 @@ class Metadata:
         is_large = len(found) > AT_ONCE_MAX or partitions > PARTITIONS_AT_ONCE_MAX
         brokers = self._kafka_nodes.live()
         ids = {name: each.node_id for name, each in brokers.items()}
-        every = {name for each in found if isinstance(each, tuple) for name, _ in each[1].runs}
+        every = {name for each in found if isinstance(each, tuple) for name in each[1].counts()}
         away = {name: self._kafka_nodes.node_id(name) for name in every - ids.keys()}
         slot.answer_with(
             lambda: wire.MetadataResponse(

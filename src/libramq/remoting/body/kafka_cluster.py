@@ -8,7 +8,7 @@ Ours; the contract is in docs/design/kafka-cluster.md.
 
 from collections.abc import Iterable, Mapping
 
-from libramq.catalog.numbering import Numbering, Run
+from libramq.catalog.numbering import Numbering
 from libramq.formats.document import Document
 from libramq.groups.classic.saved_state import SavedClassicGroup
 from libramq.groups.modern.saved_state import SavedEntry
@@ -16,34 +16,10 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import QueueFields
 
 
-class NumberedRun(Document, frozen=True, kw_only=True):
-    """Further queues of a broker in a topic's numbering."""
-
-    broker_name: str
-    count: int
-
-
-class NumberingBody(Document, frozen=True, kw_only=True):
-    """A topic's numbering."""
-
-    runs: list[NumberedRun] = []
-    version: int = 0
-
-    @classmethod
-    def of(cls, numbering: Numbering) -> "NumberingBody":
-        """Return the body of a numbering."""
-        runs = [NumberedRun(broker_name=name, count=count) for name, count in numbering.runs]
-        return cls(runs=runs, version=numbering.version)
-
-    def value(self) -> Numbering:
-        """Return the numbering."""
-        return Numbering(tuple(Run(run.broker_name, run.count) for run in self.runs), self.version)
-
-
 class NumberingsFile(Document, frozen=True, kw_only=True):
     """The content of config/kafkaPartitions.json."""
 
-    numberings: dict[str, NumberingBody] = {}
+    numberings: dict[str, Numbering] = {}
 
 
 class PeerNodeBody(Document, frozen=True, kw_only=True):
@@ -66,7 +42,7 @@ class PeerNode(Document, frozen=True, kw_only=True):
     host: str = ""
     port: int = 0
     topics: dict[str, int] | None = None
-    numberings: dict[str, NumberingBody] = {}
+    numberings: dict[str, Numbering] = {}
 
 
 class PeerTopicBody(Document, frozen=True, kw_only=True):
@@ -78,7 +54,7 @@ class PeerTopicBody(Document, frozen=True, kw_only=True):
     broker_name: str
     topic: str
     queues: int
-    numbering: NumberingBody = NumberingBody()
+    numbering: Numbering = Numbering()
     attributes: dict[str, str] = {}
 
 

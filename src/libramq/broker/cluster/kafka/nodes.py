@@ -25,7 +25,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message import names
-from libramq.remoting.body.kafka_cluster import NumberingBody, NumberingsFile, PeerNode, PeerNodeBody
+from libramq.remoting.body.kafka_cluster import NumberingsFile, PeerNode, PeerNodeBody
 from libramq.rpc import peer_calls
 
 log = get_logger(__name__)
@@ -43,7 +43,6 @@ class Node(NamedTuple):
     version: int
     topics: Mapping[str, int]
     numberings: Mapping[str, Numbering]
-    bodies: Mapping[str, NumberingBody]
 
 
 class Nodes:
@@ -63,8 +62,6 @@ class Nodes:
         self._kernel = kernel
         self._file = ConfigFile(filesystem, Path(store_path) / "config" / FILE_NAME)
         self._numberings: dict[str, Numbering] = {}
-        #: The same as others and the file get them: to make them anew takes 6 µs each.
-        self._bodies: dict[str, NumberingBody] = {}
         self._host, self._port = "", 0
         self._version = int(kernel.clock.wall_ms())
         #: Rises whenever `topics` may return others.
@@ -86,8 +83,7 @@ class Nodes:
         """Read the numberings; waits for the disk. Raises StoreCorrupt where the file cannot be read."""
         saved = self._file.load(NumberingsFile)
         if saved is not None:
-            self._numberings = {topic: each.value() for topic, each in saved.numberings.items()}
-            self._bodies = dict(saved.numberings)
+            self._numberings = dict(saved.numberings)
 
     def serve(self, host: str, port: int) -> None:
         """Take this broker's address for Kafka's clients, and keep up with the others from now on."""
@@ -187,7 +183,7 @@ class Nodes:
             host=self._host,
             port=self._port,
             topics={name: count for name, count in topics.items() if is_visible(name)},
-            numberings=self._bodies,
+            numberings=self._numberings,
         )
 
     def adopt(self, topic: str, numbering: Numbering) -> None:
@@ -201,9 +197,8 @@ class Nodes:
             if topic in node.topics:
                 rest = {each: count for each, count in node.topics.items() if each != topic}
                 numberings = {each: value for each, value in node.numberings.items() if each != topic}
-                bodies = {each: value for each, value in node.bodies.items() if each != topic}
                 # What it says next counts, even if nothing has changed there meanwhile.
-                self.known[name] = Node(node.host, node.port, 0, rest, numberings, bodies)
+                self.known[name] = Node(node.host, node.port, 0, rest, numberings)
                 self.topics_version += 1
         self._unsettled.add(topic)
         self._drop(topic)
@@ -242,15 +237,11 @@ class Nodes:
             if known is not None:
                 self.known[name] = known._replace(host=body.host, port=body.port)
             return
-        before = known or Node("", 0, 0, {}, {}, {})
-        more = {topic: each for topic, each in body.numberings.items() if before.bodies.get(topic) != each}
-        gone = before.bodies.keys() - body.numberings.keys()
-        numberings = {topic: each for topic, each in before.numberings.items() if topic not in gone}
-        numberings |= {topic: each.value() for topic, each in more.items()}
-        self.known[name] = Node(body.host, body.port, body.version, body.topics, numberings, body.numberings)
-        self._unsettled.update(
-            more, gone, (topic for topic, _ in body.topics.items() ^ before.topics.items())
-        )
+        before = known or Node("", 0, 0, {}, {})
+        renumbered = (topic for topic, _ in body.numberings.items() ^ before.numberings.items())
+        changed = (topic for topic, _ in body.topics.items() ^ before.topics.items())
+        self.known[name] = Node(body.host, body.port, body.version, body.topics, body.numberings)
+        self._unsettled.update(renumbered, changed)
         self.topics_version += 1
 
     def _settle(self) -> None:
@@ -285,12 +276,10 @@ class Nodes:
         known = self._numberings.get(topic)
         if known is None or (known != numbering and best([known, numbering]) == numbering):
             self._numberings[topic] = numbering
-            self._bodies[topic] = NumberingBody.of(numbering)
             self._changed()
 
     def _drop(self, topic: str) -> None:
         if self._numberings.pop(topic, None) is not None:
-            del self._bodies[topic]
             self._changed()
 
     def _topic_changed(self, topic: str) -> None:
@@ -306,7 +295,7 @@ class Nodes:
 
     def _save(self) -> None:
         self._is_saving, self._is_unsaved = True, False
-        content = NumberingsFile(numberings=dict(self._bodies))
+        content = NumberingsFile(numberings=dict(self._numberings))
         self._kernel.effects.run(Thread.DISK, partial(self._file.save, content), self._saved)
 
     def _saved(self, outcome: object) -> None:

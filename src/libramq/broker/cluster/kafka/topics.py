@@ -18,7 +18,7 @@ from libramq.catalog.topic_table import TopicTable
 from libramq.clock import Clock
 from libramq.errors import InvalidName, LibraError
 from libramq.formats.tables import TopicConfig
-from libramq.remoting.body.kafka_cluster import NumberingBody, PeerTopicBody
+from libramq.remoting.body.kafka_cluster import PeerTopicBody
 from libramq.rpc import peer_calls
 
 
@@ -88,7 +88,7 @@ class ClusterTopics:
                 broker_name=self._name,
                 topic=topic,
                 queues=queues[name],
-                numbering=NumberingBody.of(numbering),
+                numbering=numbering,
                 attributes=attributes,
             )
             self._peers.ask_broker(name, peer_calls.change_topic(body), partial(answered, name))

@@ -188,7 +188,7 @@ class PeerNodeRequests:
             )
         changes = {f"+{name}": value for name, value in body.attributes.items()}
         attributes = changed_attributes(None, changes)
-        self._topics.apply(body.topic, body.queues, body.numbering.value(), attributes)
+        self._topics.apply(body.topic, body.queues, body.numbering, attributes)
         return SUCCESS
 
     @serves(RequestCode.PEER_OFFSETS)
