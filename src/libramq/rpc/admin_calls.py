@@ -258,18 +258,10 @@ def _user(info: UserInfo) -> h.Header:
     return h.UserHeader(username=info.username or "")
 
 
-def create_policies(info: AclInfo) -> Call[None]:
-    """Add entries to a user's policies."""
-    return header_call(R.AUTH_CREATE_ACL, _subject(info), nothing, body=encode_body(info))
-
-
 def update_policies(info: AclInfo) -> Call[None]:
     """Change entries of a user's policies, or add them."""
-    return header_call(R.AUTH_UPDATE_ACL, _subject(info), nothing, body=encode_body(info))
-
-
-def _subject(info: AclInfo) -> h.Header:
-    return h.SubjectHeader(subject=info.subject or "")
+    header = h.SubjectHeader(subject=info.subject or "")
+    return header_call(R.AUTH_UPDATE_ACL, header, nothing, body=encode_body(info))
 
 
 def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Call[None]:

@@ -263,10 +263,10 @@ def min_offset(queue: MessageQueue) -> Call[int]:
     return header_call(RequestCode.GET_MIN_OFFSET, header, lambda reply: max(0, _offset(reply)))
 
 
-def search_offset(queue: MessageQueue, timestamp_ms: int, *, boundary: str = "lower") -> Call[int]:
-    """Return the first message stored at or after a time ("lower"), or the last at or before it ("upper")."""
+def search_offset(queue: MessageQueue, timestamp_ms: int) -> Call[int]:
+    """Return the first message stored at or after a time."""
     header = h.SearchOffsetHeader(
-        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type=boundary
+        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type="lower"
     )
     return header_call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, _offset)
 

@@ -251,10 +251,7 @@ def _corrected_of(header: h.CorrectionOffsetHeader, _: None) -> Collection[Resou
     return topic(header.topic), *(group(name) for name in groups)
 
 
-def _group_and_topic(
-    header: h.GroupAndTopicHeader | h.GroupForbiddenHeader | h.SubscriptionHeader | h.ConsumerStatusHeader,
-    _: None,
-) -> Collection[Resource]:
+def _group_and_topic(header: h.GroupAndTopicHeader | h.SubscriptionHeader, _: None) -> Collection[Resource]:
     return group(header.group), *_named_topic(header.topic)
 
 
@@ -292,18 +289,12 @@ _ACTING: Final = AtSlave.SERVE_WHILE_ACTING
 _NO_RESET: Final = AtSlave.REFUSE_RESET
 #: A request whose change is kept in a journal, which slaves copy.
 _changing = partial(Row, is_recorded=True, at_slave=AtSlave.REFUSE_CHANGE)
+#: A request that changes a user or its policies.
+_of_user = partial(Row, operation=_cluster_wide(A.UPDATE), is_recorded=True)
 #: A request of a member of a coordinated group (group_version.py).
 _of_group_protocol = partial(Row, has_version=True, at_slave=_BUSY)
 #: A request that two brokers must not both serve: a slave serves it while it acts, or has its master do so.
 _in_flight = partial(Row, at_slave=_ACTING, is_forwarded=True)
-
-
-def _of_users(
-    code: R, changes: Kind, header: type[h.Header], body_bytes_max: int = 0, body: type[Any] | None = None
-) -> Row:
-    """Return the row of a request that changes users or their policies."""
-    operation = _cluster_wide(A.UPDATE)
-    return Row(code, header, operation, body_bytes_max, body, is_recorded=True, changes=changes)
 
 
 def _from_broker(
@@ -503,14 +494,14 @@ _BROKER_ROWS: Final = (
     _from_broker(R.PEER_HANDOVER, A.GET, _CONTROL, kafka_cluster.PeerHandoverBody),
     Row(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
     # Users and policies. mqadmin changes them at slaves too, which copy their master's.
-    _of_users(R.AUTH_CREATE_USER, Kind.CREATED, h.UserHeader, _CONFIG, UserInfo),
-    _of_users(R.AUTH_UPDATE_USER, Kind.CHANGED, h.UserHeader, _CONFIG, UserInfo),
-    _of_users(R.AUTH_DELETE_USER, Kind.DELETED, h.UserHeader),
+    _of_user(R.AUTH_CREATE_USER, h.UserHeader, body_bytes_max=_CONFIG, body=UserInfo, changes=Kind.CREATED),
+    _of_user(R.AUTH_UPDATE_USER, h.UserHeader, body_bytes_max=_CONFIG, body=UserInfo, changes=Kind.CHANGED),
+    _of_user(R.AUTH_DELETE_USER, h.UserHeader, changes=Kind.DELETED),
     Row(R.AUTH_GET_USER, h.UserHeader, _cluster_wide(A.GET)),
     Row(R.AUTH_LIST_USER, h.UserFilterHeader, _cluster_wide(A.GET)),
-    _of_users(R.AUTH_CREATE_ACL, Kind.CREATED, h.SubjectHeader, _CONTROL, AclInfo),
-    _of_users(R.AUTH_UPDATE_ACL, Kind.CHANGED, h.SubjectHeader, _CONTROL, AclInfo),
-    _of_users(R.AUTH_DELETE_ACL, Kind.DELETED, h.DeletePoliciesHeader),
+    _of_user(R.AUTH_CREATE_ACL, h.SubjectHeader, body_bytes_max=_CONTROL, body=AclInfo, changes=Kind.CREATED),
+    _of_user(R.AUTH_UPDATE_ACL, h.SubjectHeader, body_bytes_max=_CONTROL, body=AclInfo, changes=Kind.CHANGED),
+    _of_user(R.AUTH_DELETE_ACL, h.DeletePoliciesHeader, changes=Kind.DELETED),
     Row(R.AUTH_GET_ACL, h.SubjectHeader, _cluster_wide(A.GET)),
     Row(R.AUTH_LIST_ACL, h.PolicyFilterHeader, _cluster_wide(A.GET)),
     Row(R.SLAVE_USERS, h.NoHeader, _cluster_wide(A.LIST)),

@@ -16,7 +16,6 @@ from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.seams import Dialed, Filled
 from libramq.transport.access import CONNECT_TIMEOUT_MS, OPEN, REQUEST_TIMEOUT_MS, Access
 from libramq.transport.address import split_address
-from libramq.transport.outages import Outages
 from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
 from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
 
@@ -209,7 +208,6 @@ class AsyncioRemotes(Remotes):
         on_request: OnRequest | None = None,
         lost: OnConnectionLost | None = None,
         access: Access = OPEN,
-        outages: Outages | None = None,
     ) -> None:
         self._sockets = SocketDialer(access.tls)
         #: Whether it was made before a fork, in the parent process.
@@ -223,7 +221,6 @@ class AsyncioRemotes(Remotes):
             on_request=on_request,
             lost=lost,
             access=access,
-            outages=outages,
         )
 
     def require_loop(self, client: str) -> None:

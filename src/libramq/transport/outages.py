@@ -28,12 +28,11 @@ class Outages:
     def __init__(self, monotonic_ms: Callable[[], MonotonicMs], *, of_known_only: bool = False) -> None:
         self._monotonic_ms = monotonic_ms
         self._of_known_only = of_known_only
-        self._answered: dict[str, None] = {}
         self._since_ms: dict[str, MonotonicMs] = {}
 
-    def unanswered(self, address: str, reason: str) -> None:
-        """Note that an address could not be reached."""
-        if address in self._since_ms or (self._of_known_only and address not in self._answered):
+    def unanswered(self, address: str, reason: str, *, is_known: bool) -> None:
+        """Note that an address could not be reached. is_known: it has answered before."""
+        if address in self._since_ms or (self._of_known_only and not is_known):
             return
         if len(self._since_ms) < ADDRESSES_MAX:
             self._since_ms[address] = self._monotonic_ms()
@@ -41,8 +40,6 @@ class Outages:
 
     def answered(self, address: str) -> None:
         """Note that an address has answered over a new connection."""
-        if len(self._answered) < ADDRESSES_MAX:
-            self._answered[address] = None
         since_ms = self._since_ms.pop(address, None)
         if since_ms is not None:
             seconds = (self._monotonic_ms() - since_ms) / 1000

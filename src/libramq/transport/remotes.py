@@ -281,7 +281,8 @@ class Remotes:
     def unanswered(self, remote: _Remote, reason: str) -> None:
         """Note that an address was not reached, or its connection ended without a byte."""
         if self.outages is not None and not self.why_closed:
-            self.outages.unanswered(remote.address, reason)
+            is_known = remote.address in self.have_answered
+            self.outages.unanswered(remote.address, reason, is_known=is_known)
 
     def keeps(self, remote: _Remote) -> bool:
         """Return whether a connection that was dialed is still wanted."""

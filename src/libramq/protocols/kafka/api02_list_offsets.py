@@ -25,12 +25,13 @@ from libramq.message.record_head import first_born, greatest_born_ms
 from libramq.message.sys_flag import INNER_BATCH
 from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.api00_produce import AHEAD_MS_MAX
-from libramq.protocols.kafka.node import LEADER_EPOCH, KafkaNodes
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult
 from libramq.wire.kafka.apis import fetch as wire
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.record_batch import LEADER_EPOCH
 from libramq.wire.kafka.schema import by_topic, partitions_of
 
 #: Ours: offsets of a stretch, and stretches of all queues whose greatest time is kept: some 10 MB for a

@@ -23,10 +23,11 @@ from libramq.kernel.connection import Connection, Principal
 from libramq.logs import BoundedLog, get_logger
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot, serves
-from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, NO_TOPIC_ID, KafkaNodes, TopicIds, id_of
+from libramq.protocols.kafka.node import NO_LEADER, NO_TOPIC_ID, KafkaNodes, TopicIds, id_of
 from libramq.protocols.kafka.refusals import code_of
 from libramq.wire.kafka.apis import metadata as wire
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.record_batch import LEADER_EPOCH
 
 log = get_logger(__name__)
 

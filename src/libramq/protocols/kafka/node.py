@@ -20,8 +20,6 @@ from libramq.wire.kafka.apis.metadata import MetadataBroker
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import UUID_BYTES
 
-#: Every partition has had one leader.
-LEADER_EPOCH: Final = 0
 #: Of a partition whose broker is away.
 NO_LEADER: Final = -1
 #: Ours: Java's clients take the highest ids, 2^31 - 1 - id, for their connections to coordinators.

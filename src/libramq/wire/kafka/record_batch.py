@@ -44,6 +44,8 @@ DECOMPRESSED_BYTES_MAX: Final = 16 * 1024 * 1024
 
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61
+#: Every partition has had one leader.
+LEADER_EPOCH: Final = 0
 CRC_FROM: Final = 21
 LENGTH_FROM: Final = 12
 CODEC_MASK: Final = 0x07
@@ -311,7 +313,7 @@ def decode_headers(data: bytes) -> list[Header]:
     return headers
 
 
-def encode_batch(records: Sequence[Record], *, leader_epoch: int = 0) -> bytes:
+def encode_batch(records: Sequence[Record]) -> bytes:
     """Encode records, which have rising offsets, uncompressed; `headers` are not looked at, `raw_headers`
     are.
     """
@@ -332,7 +334,7 @@ def encode_batch(records: Sequence[Record], *, leader_epoch: int = 0) -> bytes:
     head = HEAD.pack(
         base_offset,
         len(checked) + CRC_FROM - LENGTH_FROM,
-        leader_epoch,
+        LEADER_EPOCH,
         MAGIC,
         google_crc32c.value(checked),
     )
@@ -421,14 +423,12 @@ def _count_records(data: bytes) -> int:
     return count if at == end else -1
 
 
-def renumbered(
-    data: bytes | memoryview, base_offset: int, *, leader_epoch: int = 0
-) -> list[bytes | memoryview]:
+def renumbered(data: bytes | memoryview, base_offset: int) -> list[bytes | memoryview]:
     """Return a stored batch as it is fetched, in parts: with its first offset; its checksum stays right."""
     return [
         base_offset.to_bytes(8),
         data[_LENGTH_AT:LENGTH_FROM],
-        leader_epoch.to_bytes(4),
+        LEADER_EPOCH.to_bytes(4),
         data[_MAGIC_AT:],
     ]
 
