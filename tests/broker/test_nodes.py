@@ -8,10 +8,11 @@ import pytest
 
 from libramq.broker.cluster.kafka.nodes import FILE_NAME, REFRESH_MS, Nodes
 from libramq.broker.cluster.peer_brokers import PeerLink
-from libramq.catalog.numbering import Numbering, Place, Run
+from libramq.catalog.numbering import Numbering, Run
 from libramq.errors import ConnectFailed
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.effect import Thread
+from libramq.message.queue import MessageQueue
 from libramq.remoting.body.kafka_cluster import PeerNode
 from tests.broker.brokers import Conversation
 from tests.quick import quick
@@ -62,9 +63,9 @@ def test_partitions_are_not_all_ours_after_a_restart(talk: Conversation, nodes: 
     config = TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
     talk.broker.topics.put(config, talk.clock.wall_ms())
     nodes.adopt("T", Numbering((Run("broker-b", 1), Run("broker-a", 2)), 7))
-    assert nodes.place("T", 0) == Place("broker-b", 0)
-    assert nodes.place("T", 1) == Place("broker-a", 0)
-    assert nodes.partition("T", "broker-a", 1) == 2
+    assert nodes.place("T", 0) == MessageQueue("T", "broker-b", 0)
+    assert nodes.place("T", 1) == MessageQueue("T", "broker-a", 0)
+    assert nodes.partition(MessageQueue("T", "broker-a", 1)) == 2
 
 
 def test_a_new_topic_waits_for_its_numberer_where_there_are_others(talk: Conversation, nodes: Nodes):

@@ -12,7 +12,7 @@ No Python object is created per message (except for compressed bodies).
 Record format: store/MessageExtEncoder.java.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from struct import Struct
 from typing import Any, Final
@@ -244,37 +244,21 @@ class Records:
 
         brokers: the records' brokers, each with the position where its bytes end.
         """
-        made: dict[str, pa.Array] = {}
-        for name in schema.names:
-            match name:
-                case "topic":
-                    column = self._topics()
-                case "broker":
-                    column = self._brokers(brokers)
-                case "queueId":
-                    column = pa.array(self._head["queue_id"].astype(np.int32))
-                case "offset":
-                    column = pa.array(self.queue_offsets)
-                case "timestamp":
-                    column = _instants(gather(self._data, self._stored_at, _STORED)["stored_ms"])
-                case "bornTimestamp":
-                    column = _instants(self._head["born_ms"])
-                case "key":
-                    column = text_of(self._parsed.values_of(b"KEYS"))
-                case "tag":
-                    column = self.tags()
-                case "msgId":
-                    column = self._message_ids(self._parsed.values_of(b"UNIQ_KEY"))
-                case "body":
-                    column = self._bodies()
-                case "reconsumeTimes":
-                    column = pa.array(self._tail["reconsume_times"].astype(np.int32))
-                case "properties":
-                    column = self._parsed.as_map()
-                case _:
-                    raise ValueError(f"no column {name}")
-            made[name] = column
-        return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema=schema)
+        columns: dict[str, Callable[[], pa.Array]] = {
+            "topic": self._topics,
+            "broker": lambda: self._brokers(brokers),
+            "queueId": lambda: pa.array(self._head["queue_id"].astype(np.int32)),
+            "offset": lambda: pa.array(self.queue_offsets),
+            "timestamp": lambda: _instants(gather(self._data, self._stored_at, _STORED)["stored_ms"]),
+            "bornTimestamp": lambda: _instants(self._head["born_ms"]),
+            "key": lambda: text_of(self._parsed.values_of(b"KEYS")),
+            "tag": self.tags,
+            "msgId": lambda: self._message_ids(self._parsed.values_of(b"UNIQ_KEY")),
+            "body": self._bodies,
+            "reconsumeTimes": lambda: pa.array(self._tail["reconsume_times"].astype(np.int32)),
+            "properties": lambda: self._parsed.as_map(),  # noqa: PLW0108  # Parsed where it is read.
+        }
+        return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
     @cached_property
     def _parsed(self) -> Properties | AlikeProperties:

@@ -46,6 +46,7 @@ class KafkaNodes:
         self._node, self.cluster_id = node, node.cluster_id
         self._nodes = self.cluster = nodes
         self.view = nodes.view
+        self.place, self.partition = nodes.place, nodes.partition
 
     @property
     def own_id(self) -> int:
@@ -73,15 +74,6 @@ class KafkaNodes:
         """
         name = self.view.coordinator_of(group)
         return self.live().get(name) if name is not None and self._nodes.is_linked(name) else None
-
-    def place(self, topic: str, partition: int) -> MessageQueue | None:
-        """Return the queue of a partition, at whatever broker."""
-        place = self._nodes.place(topic, partition)
-        return MessageQueue(topic, place.broker_name, place.queue_id) if place is not None else None
-
-    def partition(self, queue: MessageQueue) -> int | None:
-        """Return the partition of a queue; None if it has no number yet."""
-        return self._nodes.partition(queue.topic, queue.broker_name, queue.queue_id)
 
     def own_queue(self, topic: str, queue_id: int) -> MessageQueue:
         """Return a queue of this broker."""

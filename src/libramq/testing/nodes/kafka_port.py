@@ -44,8 +44,7 @@ class KafkaPort:
 
     def queue(self, topic: str, partition: int) -> MessageQueue | None:
         """Return the queue of a partition, as this broker has numbered it."""
-        place = self._nodes.place(topic, partition)
-        return MessageQueue(topic, place.broker_name, place.queue_id) if place is not None else None
+        return self._nodes.place(topic, partition)
 
     def is_settled(self, group: str) -> bool:
         """Return whether every member of a group has what it shall have."""

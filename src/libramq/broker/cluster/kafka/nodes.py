@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.catalog.config_file import ConfigFile
-from libramq.catalog.numbering import Numbering, Place, Run, best
+from libramq.catalog.numbering import Numbering, Run, best
 from libramq.catalog.topic_table import TopicTable
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
@@ -25,6 +25,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message import names
+from libramq.message.queue import MessageQueue
 from libramq.remoting.body.kafka_cluster import NumberingsFile, PeerNode, PeerNodeBody
 from libramq.rpc import peer_calls
 
@@ -149,17 +150,18 @@ class Nodes:
         """Return whether all known queues of a topic have numbers."""
         return self.numbering(topic).covers(self.counts(topic))
 
-    def place(self, topic: str, partition: int) -> Place | None:
-        """Return a partition's queue; None if there is no such partition."""
+    def place(self, topic: str, partition: int) -> MessageQueue | None:
+        """Return a partition's queue, at whatever broker; None if there is no such partition."""
         if self._numbers_itself(topic):
-            return Place(self.broker_name, partition)
-        return self.numbering(topic).place(partition)
+            return MessageQueue(topic, self.broker_name, partition)
+        place = self.numbering(topic).place(partition)
+        return MessageQueue(topic, *place) if place is not None else None
 
-    def partition(self, topic: str, broker_name: str, queue_id: int) -> int | None:
-        """Return the partition of a queue; None if it has none."""
-        if self._numbers_itself(topic):
-            return queue_id
-        return self.numbering(topic).partition(broker_name, queue_id)
+    def partition(self, queue: MessageQueue) -> int | None:
+        """Return the partition of a queue; None if it has no number yet."""
+        if self._numbers_itself(queue.topic):
+            return queue.queue_id
+        return self.numbering(queue.topic).partition(queue.broker_name, queue.queue_id)
 
     def _numbers_itself(self, topic: str) -> bool:
         """Return whether there are no others: after a restart they may not have answered yet."""
