@@ -17,7 +17,7 @@ from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serial
 from libramq.remoting.frame import FRAME_BYTES_MAX
 from libramq.remoting.headers import encode_header
 from libramq.rpc.endpoint import BATCH_MAX, Endpoint
-from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable
+from libramq.rpc.outcome import HOLD, SUCCESS, Close, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processors, Request
 from libramq.rpc.request_table import REQUESTS
 from libramq.rpc.responder import Responder
@@ -141,8 +141,9 @@ def test_an_outgoing_request_gets_a_number_and_its_answer_is_handed_on():
     heard: list[tuple[object, int, int]] = []
     served = Served(answered=lambda peer, answer, now_ms: heard.append((peer, answer.opaque, now_ms)))
     ext = {"consumerGroup": "G"}
-    questions = tuple(Notify(served.peer, R.GET_CONSUMER_RUNNING_INFO, number, ext) for number in (7, 8))  # type: ignore[arg-type]
-    served.responder.notify(questions)
+    for number in (7, 8):
+        question = Command(code=R.GET_CONSUMER_RUNNING_INFO, opaque=number, ext=ext)
+        served.responder.ask(served.peer, question)  # type: ignore[arg-type]
     served.performer.follow()
     assert [(sent.opaque, sent.is_oneway, sent.ext) for sent in served.peer.replies] == [
         (7, False, ext),

@@ -24,7 +24,7 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
-from libramq.rpc.outcome import HOLD, Notify, Outcome, Reply
+from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Request
 from libramq.rpc.responder import Responder, decide
 
@@ -103,8 +103,8 @@ class Displacement:
             if owner not in self._probes:
                 self._number += 1
                 self._probes[owner] = self._number
-                probe = Notify(cast(Connection, owner), RequestCode.PROBE, number=self._number)
-                self._responder.notify((probe,))
+                probe = Command(code=RequestCode.PROBE, opaque=self._number)
+                self._responder.ask(cast(Connection, owner), probe)
 
     def _expired(self, registration: _Registration) -> None:
         """Continue: connections without an answer by now count as dead."""

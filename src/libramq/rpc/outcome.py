@@ -7,40 +7,21 @@ close.
     Work                decide in steps, with other requests in between; threads read and compute for it
     Hold                answer later; a wait table has the request
     Close               close the connection
-
-Each can carry notifications for other connections.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from libramq.codes import ResponseCode
 from libramq.formats.document import encode_body
-from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Work
-from libramq.remoting.command import Command
 
 #: Ours: rows of a reply that is encoded on the loop, in 4 µs each.
 ROWS_INLINE_MAX: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Notify:
-    """A request to another connection, whose answer carries the number."""
-
-    peer: Connection
-    code: int
-    number: int
-    ext: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
-    def command(self) -> Command:
-        """Return the request as a command."""
-        return Command(code=self.code, opaque=self.number, ext=self.ext, body=self.body)
 
 
 class Reply(msgspec.Struct, frozen=True):

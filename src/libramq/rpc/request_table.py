@@ -288,7 +288,8 @@ _READ, _BUSY = AtSlave.SERVE_IF_READABLE, AtSlave.REFUSE_BUSY
 _ACTING: Final = AtSlave.SERVE_WHILE_ACTING
 _NO_RESET: Final = AtSlave.REFUSE_RESET
 #: A request whose change is kept in a journal, which slaves copy.
-_changing = partial(Row, is_recorded=True, at_slave=AtSlave.REFUSE_CHANGE)
+_creating = partial(Row, is_recorded=True, at_slave=AtSlave.REFUSE_CHANGE, changes=Kind.CREATED)
+_deleting = partial(_creating, changes=Kind.DELETED)
 #: A request that changes a user or its policies.
 _of_user = partial(Row, operation=_cluster_wide(A.UPDATE), is_recorded=True)
 #: A request of a member of a coordinated group (group_version.py).
@@ -351,28 +352,22 @@ _BROKER_ROWS: Final = (
     # Administration of a broker.
     Row(R.GET_TIMER_CHECK_POINT, h.NoHeader, _cluster_wide(A.GET)),
     Row(R.GET_TIMER_METRICS, h.NoHeader, _cluster_wide(A.GET)),
-    _changing(
-        R.UPDATE_AND_CREATE_TOPIC, h.CreateTopicHeader, _managed(A.CREATE, _of_topic), changes=Kind.CREATED
-    ),
-    _changing(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader, _managed(A.DELETE, _of_topic), changes=Kind.DELETED),
+    _creating(R.UPDATE_AND_CREATE_TOPIC, h.CreateTopicHeader, _managed(A.CREATE, _of_topic)),
+    _deleting(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader, _managed(A.DELETE, _of_topic)),
     Row(R.GET_ALL_TOPIC_CONFIG, h.GetAllTopicsHeader, _cluster_wide(A.LIST)),
     Row(R.GET_TOPIC_CONFIG, h.TopicHeader, _managed(A.GET, _of_topic)),
     Row(R.GET_TOPIC_STATS_INFO, h.TopicHeader, _managed(A.GET, _of_topic)),
     Row(R.GET_BROKER_RUNTIME_INFO, h.NoHeader, _cluster_wide(A.GET), reads_cold=True),
     Row(R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoHeader, _cluster_wide(A.LIST)),
-    _changing(
+    _creating(
         R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         h.NoHeader,
         _managed(A.CREATE, _group_of),
         _CONTROL,
         SubscriptionGroupConfig,
-        changes=Kind.CREATED,
     ),
-    _changing(
-        R.DELETE_SUBSCRIPTIONGROUP,
-        h.DeleteGroupHeader,
-        _managed(A.DELETE, _fields(group, "group_name")),
-        changes=Kind.DELETED,
+    _deleting(
+        R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader, _managed(A.DELETE, _fields(group, "group_name"))
     ),
     Row(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.GetAllGroupsHeader, _cluster_wide(A.LIST)),
     Row(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader, _managed(A.GET, _of_group)),
@@ -406,21 +401,15 @@ _BROKER_ROWS: Final = (
     ),
     Row(R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, _managed(A.GET, _of_topic)),
     Row(R.QUERY_TOPICS_BY_CONSUMER, h.GroupByNameHeader, _managed(A.GET, _of_group)),
-    _changing(
-        R.UPDATE_AND_CREATE_TOPIC_LIST,
-        h.NoHeader,
-        _managed(A.CREATE, _topics_of),
-        _CONTROL,
-        TopicConfigList,
-        changes=Kind.CREATED,
+    _creating(
+        R.UPDATE_AND_CREATE_TOPIC_LIST, h.NoHeader, _managed(A.CREATE, _topics_of), _CONTROL, TopicConfigList
     ),
-    _changing(
+    _creating(
         R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         h.NoHeader,
         _managed(A.CREATE, _groups_of),
         _CONTROL,
         GroupConfigList,
-        changes=Kind.CREATED,
     ),
     Row(
         R.CLONE_GROUP_OFFSET,

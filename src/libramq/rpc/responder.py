@@ -18,6 +18,7 @@ import msgspec
 
 from libramq.codes import ResponseCode
 from libramq.errors import ProtocolError
+from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects, Send
 from libramq.kernel.purgatory import Gate, Gated, Missing
 from libramq.kernel.work import Work
@@ -27,7 +28,6 @@ from libramq.remoting.frame import encode_frame, encode_head
 from libramq.rpc.outcome import (
     HOLD,
     Close,
-    Notify,
     Outcome,
     Reply,
     ReplyWhenAnnounced,
@@ -133,11 +133,10 @@ class Responder:
         """Answer requests of one connection."""
         self.answer_batch([request for request, _ in replies], [reply for _, reply in replies])
 
-    def notify(self, notifications: Sequence[Notify]) -> None:
-        """Send requests to the connections that are still open."""
-        for notification in notifications:
-            if notification.peer.is_open:
-                self._effects.send(notification.peer, encode_frame(notification.command()))
+    def ask(self, peer: Connection, request: Command) -> None:
+        """Send a request to a connection, if it is still open; its answer carries the request's number."""
+        if peer.is_open:
+            self._effects.send(peer, encode_frame(request))
 
     def _decide(self, request: Request, outcome: Outcome) -> Work[None]:
         """Do long work, and answer with what it returns; if it fails, that affects its own request only."""

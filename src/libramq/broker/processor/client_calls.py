@@ -40,7 +40,7 @@ from libramq.remoting.body.administration import ConsumerStatus
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.headers import CheckTransactionStateHeader, encode_header
 from libramq.rpc.endpoint import Answered
-from libramq.rpc.outcome import HOLD, Notify, Outcome, Reply
+from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import Responder
 
@@ -223,9 +223,8 @@ class ClientCalls:
         self._purgatory.park(call, self._clock.monotonic_ms() + timeout_ms, self._reply, self._forget)
         for number, target in waiting.items():
             self._calls[target.peer, number] = call
-        self._responder.notify(
-            [Notify(target.peer, code, number, ext, body) for number, target in waiting.items()]
-        )
+        for number, target in waiting.items():
+            self._responder.ask(target.peer, Command(code=code, opaque=number, ext=ext, body=body))
         return HOLD
 
     def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Collection
 from functools import partial
 from typing import Final
 
+from msgspec import structs
+
 from libramq.broker.groups.coordination import FROZEN_MS
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Beat
@@ -96,16 +98,9 @@ class KafkaGroups:
                 keys, find, lambda found: wire.FindCoordinatorResponse(coordinators=tuple(found))
             )
             return
-        one = self._coordinator(request.key, slot.principal, request.key_type)
-        slot.answer(
-            wire.FindCoordinatorResponse(
-                error_code=one.error_code,
-                error_message=one.error_message,
-                node_id=one.node_id,
-                host=one.host,
-                port=one.port,
-            )
-        )
+        one = structs.asdict(self._coordinator(request.key, slot.principal, request.key_type))
+        del one["key"]
+        slot.answer(wire.FindCoordinatorResponse(**one))
 
     def _coordinator(self, key: str, principal: Principal, key_type: int) -> wire.Coordinator:
         if key_type != wire.GROUP:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from libramq.errors import RemoteProtocolError
 from libramq.wire.kafka.apis import fetch, groups, handshake, metadata, offsets, produce, topics
-from libramq.wire.kafka.frame import RequestHeader, encode_answer, read_client_id, read_header
+from libramq.wire.kafka.frame import RequestHeader, encode_answer, read_client_id
 from libramq.wire.kafka.primitives import Reader
 from libramq.wire.kafka.schema import Message, Request, decode, encode
 
@@ -105,7 +105,7 @@ class Call(NamedTuple):
 def decode_call(frame: bytes) -> Call:
     """Decode a request; raises UnservedVersion, or RemoteProtocolError for a malformed one."""
     reader = Reader(frame)
-    header = read_header(reader)
+    header = RequestHeader(reader.int16(), reader.int16(), reader.int32())
     api = APIS.get(header.api_key)
     if api is None or not api.first <= header.version <= api.last:
         raise UnservedVersion(header)

@@ -62,11 +62,6 @@ class FrameReader:
         return frames
 
 
-def read_header(reader: Reader) -> RequestHeader:
-    """Read the part of a header that every version has."""
-    return RequestHeader(reader.int16(), reader.int16(), reader.int32())
-
-
 def read_client_id(reader: Reader, *, is_flexible: bool) -> str | None:
     """Read the rest of a header."""
     length = reader.int16()
