@@ -5,6 +5,7 @@ group can take it. A group's retry topics lead to the pops of the topic they bel
 Upstream: PopLongPollingService.java.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -38,7 +39,7 @@ class HeldPops(Generic[T]):
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
         self._topics: dict[str, dict[str, dict[HeldPop[T], None]]] = {}
-        self._counts: dict[tuple[str, str, int], int] = {}
+        self._counts: Counter[tuple[str, str, int]] = Counter()
         self._count = 0
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class HeldPops(Generic[T]):
 
     def count(self, topic: str, group: str, queue_id: int) -> int:
         """Return how many pops of a group wait for a queue."""
-        return self._counts.get((topic, group, queue_id), 0)
+        return self._counts[topic, group, queue_id]
 
     def groups(self, topic: str) -> list[str]:
         """Return the groups that wait for messages of a topic, or of a retry topic."""
@@ -66,8 +67,7 @@ class HeldPops(Generic[T]):
         """Park a pop until it is taken, its time is up, when `expired` is called, or its connection ends."""
         for name in pop.names:
             self._topics.setdefault(name, {}).setdefault(pop.group, {})[pop] = None
-        key = (pop.names[0], pop.group, pop.queue_id)
-        self._counts[key] = self._counts.get(key, 0) + 1
+        self._counts[pop.names[0], pop.group, pop.queue_id] += 1
         self._count += 1
         self._purgatory.park(pop, pop.until_ms, expired, self._forget)
 
@@ -98,9 +98,7 @@ class HeldPops(Generic[T]):
                 if not groups:
                     del self._topics[name]
         key = (pop.names[0], pop.group, pop.queue_id)
-        left = self._counts[key] - 1
-        if left:
-            self._counts[key] = left
-        else:
+        self._counts[key] -= 1
+        if not self._counts[key]:
             del self._counts[key]
         self._count -= 1

@@ -10,7 +10,7 @@ promise. acks 0 is not answered.
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from libramq.auth.authorizer import Authorizer, is_permitted, require_permission
 from libramq.auth.operation import Send
@@ -289,17 +289,13 @@ class _Production:
 
     def refuse(self, place: Place, code: ErrorCode, remark: str) -> None:
         """Note that a partition's records are not stored, or not safe."""
-        index = self._request.topics[place[0]].partitions[place[1]].index
-        self.note(place, wire.ProducedPartition(index=index, error_code=code, error_message=remark))
+        self.note(place, error_code=code, error_message=remark)
 
-    def stored(self, place: Place, offset: int, start: int) -> None:
-        """Note where a partition's records begin."""
-        index = self._request.topics[place[0]].partitions[place[1]].index
-        self.note(place, wire.ProducedPartition(index=index, base_offset=offset, log_start_offset=start))
-
-    def note(self, place: Place, result: wire.ProducedPartition) -> None:
-        """Note a result; the last one is followed by the answer."""
-        self._results[place] = result
+    def note(self, place: Place, **result: Any) -> None:
+        """Note the result of a partition, its members by name; the last one is followed by the answer."""
+        topic_at, partition_at = place
+        index = self._request.topics[topic_at].partitions[partition_at].index
+        self._results[place] = wire.ProducedPartition(index=index, **result)
         if self._is_begun:
             self.answer_if_done()
 
@@ -347,7 +343,7 @@ class _Waiter:
     def answer(self, results: Sequence[AppendResult]) -> None:
         """Note where the records are."""
         offset = results[0].queue_offset if self.base_offset is None else self.base_offset
-        self._production.stored(self._place, offset, self._start)
+        self._production.note(self._place, base_offset=offset, log_start_offset=self._start)
 
     def refuse(self, error: Exception) -> None:
         """Note that the records are not as safe as they should be."""

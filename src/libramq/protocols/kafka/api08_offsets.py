@@ -73,7 +73,7 @@ class OffsetRequests:
         refusal = self._refusal(name, slot.principal)
         if refusal is None:
             try:
-                self._groups.require(name, self._clock.wall_ms())
+                self._groups.table.require(name, self._clock.wall_ms())
             except BrokerError as refused:
                 refusal = code_of(refused)
         wanted = partitions_of(request.topics)

@@ -49,7 +49,7 @@ class BrokerGroups:
     ) -> None:
         self.classic: Groups[ClassicGroup] = Groups(ClassicGroup)
         self.modern: Groups[ModernGroup] = Groups(ModernGroup)
-        self._table = table
+        self.table = table
         self._topics = topics
         self.coordination = coordination
         self.nodes = nodes
@@ -58,7 +58,7 @@ class BrokerGroups:
 
     def names(self) -> set[str]:
         """Return the names of the groups that clients see."""
-        known = (name for name in self._table.names() if name not in names.SYSTEM_GROUPS)
+        known = (name for name in self.table.names() if name not in names.SYSTEM_GROUPS)
         return {*known, *self.classic.names(), *self.modern.names()}
 
     def exists(self, name: str) -> bool:
@@ -66,7 +66,7 @@ class BrokerGroups:
         return (
             self.classic.get(name) is not None
             or self.modern.get(name) is not None
-            or (name in self._table and name not in names.SYSTEM_GROUPS)
+            or (name in self.table and name not in names.SYSTEM_GROUPS)
         )
 
     def has_foreign_members(self, name: str) -> bool:
@@ -117,21 +117,13 @@ class BrokerGroups:
 
     # A group's entry in the broker's table.
 
-    def require(self, name: str, wall_ms: WallMs) -> None:
-        """Raise BrokerError if there is no such group and it may not be created."""
-        self._table.require(name, wall_ms)
-
     def take(self, name: str) -> None:
         """Keep a group for Kafka's members."""
-        self._table.take(name, f"{PROTOCOL}'s")
-
-    def release(self, name: str) -> None:
-        """Let members of RocketMQ's protocol into a group again."""
-        self._table.release(name)
+        self.table.take(name, f"{PROTOCOL}'s")
 
     def keep(self, name: str, wall_ms: WallMs) -> None:
         """Give a group the retry topic by which tools find groups."""
-        config = self._table.find(name, wall_ms)
+        config = self.table.find(name, wall_ms)
         if config is not None:
             with suppress(BrokerError):  # Where there are too many topics, the group works without.
                 self._topics.for_retries(config, wall_ms)

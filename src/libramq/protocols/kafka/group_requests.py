@@ -395,7 +395,7 @@ class GroupRequests(ABC, Generic[G]):
         deadline = self._due.pop(name, None)
         if deadline is not None:
             deadline.cancel()
-        self._all.release(name)
+        self._all.table.release(name)
         self._records.gone(name)
         self.held_heartbeats.answer_group(name)
 
