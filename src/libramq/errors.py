@@ -159,6 +159,16 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
         raise MissingExtra(text, name=error.name) from None
 
 
+@contextmanager
+def journalled(what: str) -> Iterator[None]:
+    """Raise BrokerError if the disk refuses what the block journals."""
+    try:
+        yield
+    except OSError as error:
+        remark = f"the {what} cannot be journalled: {error}"
+        raise broker_error(ResponseCode.SYSTEM_ERROR, remark) from error
+
+
 class InvalidMessage(LibraError, ValueError):
     """No broker would accept this message."""
 

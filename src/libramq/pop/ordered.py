@@ -15,7 +15,7 @@ import msgspec
 
 from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import broker_error, journalled
 from libramq.formats.document import Document
 from libramq.pop.positions import QueueOfGroup
 
@@ -211,10 +211,8 @@ class OrderTable:
 
     def _write(self, queue: QueueOfGroup, entry: OrderEntry | None) -> None:
         group, topic, queue_id = queue
-        try:
+        with journalled("pop"):
             self._record(_SEPARATOR.join((topic, group, str(queue_id))), entry)
-        except OSError as error:
-            raise broker_error(ResponseCode.SYSTEM_ERROR, f"the pop cannot be journalled: {error}") from error
 
     def apply(self, name: str, entry: OrderEntry | None) -> None:
         """Apply a recorded change."""

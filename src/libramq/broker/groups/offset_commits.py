@@ -15,7 +15,7 @@ from libramq.broker.files.slave_commits import CommitsAtSlave
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.requirements import Requirements
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, broker_error
+from libramq.errors import broker_error, journalled
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
@@ -448,18 +448,10 @@ class Committing:
         commit(group, topic, queue_id, offset)
 
     def _commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        try:
+        with journalled("offset"):
             self.offsets.commit_as_sent(group, topic, queue_id, offset)
-        except OSError as error:
-            raise _not_journalled(error) from error
 
     def write(self) -> None:
         """Journal the commits by one write; raises BrokerError if the disk refuses."""
-        try:
+        with journalled("offset"):
             self.offsets.write()
-        except OSError as error:
-            raise _not_journalled(error) from error
-
-
-def _not_journalled(error: OSError) -> BrokerError:
-    return broker_error(ResponseCode.SYSTEM_ERROR, f"the offset cannot be journalled: {error}")

@@ -17,7 +17,7 @@ from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, broker_error
+from libramq.errors import BrokerError, broker_error, journalled
 from libramq.fencing import Claim, Claims, Opened
 from libramq.kernel.connection import Connection
 from libramq.kernel.purgatory import Waiter
@@ -103,12 +103,8 @@ class QueueOpening:
         # Before anything changes: it may look at the queue's first message, and the caller may not wait.
         offset = self._offsets.first_to_read(group, topic, queue_id)
         is_initial = offset is not None and self._offsets.query(group, topic, queue_id) is None
-        try:
+        with journalled("opening"):
             former = self._fences.open(group, topic, queue_id, claim)
-        except OSError as error:
-            raise broker_error(
-                ResponseCode.SYSTEM_ERROR, f"the opening cannot be journalled: {error}"
-            ) from error
         if self._offsets.take_reset(group, topic, queue_id) is not None:
             self._fences.forget_attempts(group, topic, queue_id)
         former_epoch = claim.epoch  # It repeats its opening.

@@ -34,7 +34,7 @@ from libramq.broker.processor.groups.consumer_offset import JAVA
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import BrokerError, ConsumerNotOnline, LibraError, broker_error, counted
+from libramq.errors import BrokerError, ConsumerNotOnline, LibraError, broker_error, counted, journalled
 from libramq.fencing import MODE_EPOCHS
 from libramq.formats.document import encode_body
 from libramq.groups.cluster_view import ClusterView
@@ -170,9 +170,8 @@ class OffsetAdministration:
         if group is None or not group.is_broadcasting:
             for queue_id, offset in offsets.items():  # Pending until they are read from.
                 self._offsets.reset(header.group, header.topic, queue_id, offset)
-            failure = self._write()
-            if failure is not None:
-                return failure
+            with journalled("offsets"):
+                self._offsets.write_resets()
             members = self._move_readers(header, offsets, members)
         moved = tuple(offsets.items())
         for peer, member in members.items():
@@ -218,34 +217,27 @@ class OffsetAdministration:
 
     def _set_under_epochs(self, header: h.ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
         """Close the fence first: otherwise a reader's commit could undo the reset."""
-        try:
+        with journalled("fence"):
             for queue_id in offsets:
                 self._fences.close(header.group, header.topic, queue_id)
-        except OSError as error:
-            return Reply(ResponseCode.SYSTEM_ERROR, f"the fence cannot be journalled: {error}")
         for queue_id, offset in offsets.items():
             # An older one would override this.
             self._offsets.take_reset(header.group, header.topic, queue_id)
             self._offsets.commit(header.group, header.topic, queue_id, offset)
-        failure = self._write()
-        fenced = broker_error(ResponseCode.FENCED, f"the offsets of group {header.group} were reset")
-        for queue_id in offsets:
-            self._reading.refuse(
-                header.topic,
-                queue_id,
-                lambda pull: pull.group == header.group and pull.member is not None,
-                fenced,
-            )
-        self._coordination.offsets_reset(header.group, header.topic)
-        return failure or Reply(body=body)
-
-    def _write(self) -> Reply | None:
-        """Journal the offsets that were set; return why they cannot be, if so."""
         try:
-            self._offsets.write_resets()
-        except OSError as error:
-            return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
-        return None
+            with journalled("offsets"):
+                self._offsets.write_resets()
+        finally:
+            fenced = broker_error(ResponseCode.FENCED, f"the offsets of group {header.group} were reset")
+            for queue_id in offsets:
+                self._reading.refuse(
+                    header.topic,
+                    queue_id,
+                    lambda pull: pull.group == header.group and pull.member is not None,
+                    fenced,
+                )
+            self._coordination.offsets_reset(header.group, header.topic)
+        return Reply(body=body)
 
     def _move_readers(
         self,
@@ -294,10 +286,8 @@ class OffsetAdministration:
                 self._offsets.take_reset(header.dest_group, topic, queue_id)
                 self._offsets.commit(header.dest_group, topic, queue_id, offset)
                 yield None
-        try:
+        with journalled("offsets"):
             self._offsets.write()
-        except OSError as error:
-            return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
         return SUCCESS
 
     @serves(RequestCode.QUERY_CORRECTION_OFFSET)
