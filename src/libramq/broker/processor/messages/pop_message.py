@@ -6,7 +6,7 @@ Upstream: PopMessageProcessor.java, NotificationProcessor.java, PollingInfoProce
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from libramq.broker.groups.pull import parse_ahead
 from libramq.broker.pop.popping import Pop, Popping, PopResult
@@ -23,6 +23,7 @@ from libramq.remoting import headers as h
 from libramq.rpc.outcome import HOLD, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import RequestWaiter
+from libramq.waits.held_pops import ANY_QUEUE
 
 #: ConsumeInitMode.MAX.
 FROM_END: Final = 1
@@ -54,11 +55,9 @@ class PopMessage:
         is_long = header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX
         if is_long and parsed_by is None:
             return self._pop_parsed(request)
-        wanted = PopSelection(
-            group=header.consumer_group,
-            topic=header.topic,
-            queue_id=max(header.queue_id, -1),
-            count_max=header.max_msg_nums,
+        wanted = _selection(
+            header,
+            header.max_msg_nums,
             from_end=header.init_mode == FROM_END,
             in_order=bool(header.order),
             attempt_id=header.attempt_id,
@@ -89,13 +88,7 @@ class PopMessage:
     def notify(self, request: Request) -> Outcome:
         """Answer once a group has a message to pop, or not in time."""
         header: h.NotificationHeader = request.header
-        wanted = PopSelection(
-            group=header.consumer_group,
-            topic=header.topic,
-            queue_id=max(header.queue_id, -1),
-            count_max=1,
-            in_order=bool(header.order),
-        )
+        wanted = _selection(header, 1, in_order=bool(header.order))
         remaining_ms = _remaining_ms(request, header.born_time, header.poll_time)
         waiter = RequestWaiter(request, self._answer, _notification)
         pop = Pop(waiter=waiter, wanted=wanted, remaining_ms=remaining_ms, is_notification=True)
@@ -106,22 +99,16 @@ class PopMessage:
     def count_waiting(self, request: Request) -> Outcome:
         """Return how many pops of a group wait for a queue."""
         header: h.GroupQueueHeader = request.header
-        queue_id = max(header.queue_id, -1)
-        wanted = PopSelection(group=header.consumer_group, topic=header.topic, queue_id=queue_id, count_max=1)
+        wanted = _selection(header, 1)
         self._popping.check(wanted, request.wall_ms)
-        count = self._popping.waiting(header.topic, header.consumer_group, queue_id)
+        count = self._popping.waiting(wanted.topic, wanted.group, wanted.queue_id)
         return Reply(ext={"pollingNum": str(count)})
 
     @serves(RequestCode.PEEK_MESSAGE)
     def peek(self, request: Request) -> Work[Outcome]:
         """Return the next messages of a group; they stay visible to all."""
         header: h.PeekMessageHeader = request.header
-        wanted = PopSelection(
-            group=header.consumer_group,
-            topic=header.topic,
-            queue_id=max(header.queue_id, -1),
-            count_max=header.max_msg_nums,
-        )
+        wanted = _selection(header, header.max_msg_nums)
         self._popping.check(wanted, request.wall_ms)
         taken = yield from self._popping.peek(wanted)
         result = PopResult(
@@ -192,6 +179,16 @@ class PopMessage:
             records.append(with_topic(data[at : at + size], topic, {p.POP_CK: encode_handle(handle)}))
             at += size
         return records
+
+
+def _selection(header: h.GroupQueueHeader, count_max: int, **others: Any) -> PopSelection:
+    return PopSelection(
+        group=header.consumer_group,
+        topic=header.topic,
+        queue_id=max(header.queue_id, ANY_QUEUE),
+        count_max=count_max,
+        **others,
+    )
 
 
 def _remaining_ms(request: Request, born_ms: int, poll_ms: int) -> int:
