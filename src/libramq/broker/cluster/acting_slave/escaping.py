@@ -170,12 +170,10 @@ class Escaping:
         next_ms = self._levels.act(now_ms)
         if next_ms is not None:
             self._rounds.by(next_ms)
-        if self._transactions.act():
-            self._rounds.by(now_ms + SOON_MS)
-        if self._has_timers and self._timers.act():
-            self._rounds.by(now_ms + SOON_MS)
-        if self._pops.act():
-            self._rounds.by(now_ms + SOON_MS)
+        timers = (self._timers,) if self._has_timers else ()
+        for part in (self._transactions, *timers, self._pops):
+            if part.act():
+                self._rounds.by(now_ms + SOON_MS)
 
     def _is_being_ended(self, now_ms: MonotonicMs) -> bool:
         """Send the rest of what was sent in part; return whether it is still to be ended.
