@@ -432,6 +432,8 @@ def _delete(table: "Table", files: Iterable["DataFile"]) -> None:
 
 def _small_files(table: "Table") -> Iterator[list["FileScanTask"]]:
     """Yield two or more small files of one partition at a time; none from which rows were deleted."""
+    from pyiceberg.utils.bin_packing import PackingIterator
+
     small = [
         task
         for task in table.scan().plan_files()
@@ -444,15 +446,8 @@ def _small_files(table: "Table") -> Iterator[list["FileScanTask"]]:
         return repr(task.file.partition)
 
     for _, files in groupby(sorted(small, key=partition), partition):
-        bin_, size = list["FileScanTask"](), 0
-        for task in files:
-            if size + task.file.file_size_in_bytes > MERGED_BYTES:
-                yield bin_
-                bin_, size = [], 0
-            bin_.append(task)
-            size += task.file.file_size_in_bytes
-        if len(bin_) > 1:
-            yield bin_
+        packed = PackingIterator(files, MERGED_BYTES, 1, lambda task: task.file.file_size_in_bytes)
+        yield from (each for each in packed if len(each) > 1)
 
 
 def _merge(table: "Table", tasks: list["FileScanTask"], partitioned_by: tuple[str, ...]) -> None:
