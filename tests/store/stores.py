@@ -4,6 +4,8 @@ import errno
 import shutil
 from pathlib import Path
 
+import msgspec
+
 from libramq.clock import MonotonicMs
 from libramq.filesystem import DiskUsage
 from libramq.message import MessageExt, decode_records, tag_code
@@ -129,8 +131,19 @@ def plan_flush(store: MessageStore, now_ms: int, *, thorough: bool = False) -> F
     """Return what is due of the log and the queues together, as if one thread did all flushes."""
     if not store._is_open or store._refusal.is_final:
         return None
-    plan = store._flusher.plan(MonotonicMs(now_ms), store._last_store_timestamp_ms, thorough=thorough)
-    return store._planned(plan)
+    flusher, due_ms = store._flusher, MonotonicMs(now_ms)
+    plan = flusher.plan_queues(due_ms, store._last_store_timestamp_ms, thorough=thorough)
+    of_log = flusher.plan_log(due_ms, forced=thorough)
+    if plan is not None and of_log is not None:
+        plan = msgspec.structs.replace(
+            plan,
+            files=of_log.files,
+            paths=(*plan.paths, *of_log.paths),
+            directories=tuple(dict.fromkeys([*of_log.directories, *plan.directories])),
+            commit_log_end=of_log.commit_log_end,
+            log_bytes=of_log.log_bytes,
+        )
+    return store._planned(plan or of_log)
 
 
 def flush(store: MessageStore, now_ms: int = 1 << 40) -> None:

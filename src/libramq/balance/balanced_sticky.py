@@ -11,7 +11,7 @@ level's load, rounded down or up. Retry topics carry no load: their queues stay 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace
@@ -60,8 +60,7 @@ def even_by_lag(
     for queue in sorted(free, key=lambda queue: -weight[queue]):
         if (lightest := scales.lightest(queue.topic)) is not None:
             scales.put(lightest, queue, weight[queue])
-    while scales.even_out(weight):
-        pass
+    scales.even_out(weight)
     return scales.shares
 
 
@@ -94,12 +93,13 @@ class _Scales:
         tops = [self._top(number) for number in self._sets_of_topic[topic]]
         return min(tops)[1] if tops else None
 
-    def even_out(self, weight: Mapping[MessageQueue, int]) -> bool:
-        """Let each member, the heaviest first, give away queues while that evens loads; return any moved."""
-        moved = False
-        for giver in sorted(range(len(self._loads)), key=lambda member: (-self._relative(member), member)):
-            moved |= self._give_away(giver, weight)
-        return moved
+    def even_out(self, weight: Mapping[MessageQueue, int]) -> None:
+        """Let each member, the heaviest first, give away queues, as long as that evens loads."""
+        moved = True
+        while moved:
+            moved = False
+            for giver in sorted(range(len(self._loads)), key=lambda each: (-self._relative(each), each)):
+                moved |= self._give_away(giver, weight)
 
     def _give_away(self, giver: int, weight: Mapping[MessageQueue, int]) -> bool:
         """Give away the best queue, repeatedly; return whether there was one."""
@@ -173,61 +173,42 @@ class Level:
 
 
 def levels(loads: Sequence[int], capacities: Sequence[int], sinks_of: Sequence[Sequence[int]]) -> list[Level]:
-    """Divide sources (loads) and sinks (capacities) into levels; a source may flow to some sinks."""
-    return list(_part(loads, capacities, sinks_of, tuple(range(len(loads))), tuple(range(len(capacities)))))
+    """Divide sources (loads) and sinks (capacities) into levels; a source may flow to some sinks.
 
-
-def _part(
-    loads: Sequence[int],
-    capacities: Sequence[int],
-    sinks_of: Sequence[Sequence[int]],
-    sources: tuple[int, ...],
-    sinks: tuple[int, ...],
-) -> Iterator[Level]:
-    if not sinks:
-        return
-    load = sum(loads[source] for source in sources)
-    capacity = sum(capacities[sink] for sink in sinks)
-    crowded = _crowded(loads, capacities, sinks_of, sources, sinks) if len(sinks) > 1 else set()
-    if not crowded:
-        yield Level(load=load, capacity=capacity, sources=sources, sinks=sinks)
-        return
-    for side in (True, False):
-        yield from _part(
-            loads,
-            capacities,
-            sinks_of,
-            tuple(source for source in sources if (source in crowded) is side),
-            tuple(sink for sink in sinks if (len(loads) + sink in crowded) is side),
-        )
-
-
-def _crowded(
-    loads: Sequence[int],
-    capacities: Sequence[int],
-    sinks_of: Sequence[Sequence[int]],
-    sources: tuple[int, ...],
-    sinks: tuple[int, ...],
-) -> set[int]:
-    """Return the sources and sinks (numbered after all sources) above the average; empty if all are even.
-
-    Loads times the whole capacity flow to capacities times the whole load, so all numbers stay whole.
+    A part's loads times its capacity flow to its capacities times its load, so all numbers stay whole. What
+    is above the average afterwards, if anything, is a part of its own.
     """
-    load = sum(loads[source] for source in sources)
-    capacity = sum(capacities[sink] for sink in sinks)
-    first_sink = len(loads)
-    network = FlowNetwork(first_sink + len(capacities))
-    excess = [0] * (first_sink + len(capacities))
-    for sink in sinks:
-        excess[first_sink + sink] = -capacities[sink] * load
-    allowed = set(sinks)
-    for source in sources:
-        excess[source] = loads[source] * capacity
-        for sink in sinks_of[source]:
-            if sink in allowed:
-                network.add(source, first_sink + sink, load * capacity)
-    network.send(excess)
-    return network.reached(excess)
+    found: list[Level] = []
+    first_sink, nodes = len(loads), len(loads) + len(capacities)
+    parts = [(tuple(range(len(loads))), tuple(range(len(capacities))))]
+    while parts:
+        sources, sinks = parts.pop()
+        load = sum(loads[source] for source in sources)
+        capacity = sum(capacities[sink] for sink in sinks)
+        above: set[int] = set()
+        if len(sinks) > 1:
+            network, excess = FlowNetwork(nodes), [0] * nodes
+            for sink in sinks:
+                excess[first_sink + sink] = -capacities[sink] * load
+            allowed = set(sinks)
+            for source in sources:
+                excess[source] = loads[source] * capacity
+                for sink in sinks_of[source]:
+                    if sink in allowed:
+                        network.add(source, first_sink + sink, load * capacity)
+            network.send(excess)
+            above = network.reached(excess)
+        if above:
+            parts += (
+                (
+                    tuple(source for source in sources if (source in above) is side),
+                    tuple(sink for sink in sinks if (first_sink + sink in above) is side),
+                )
+                for side in (False, True)
+            )
+        elif sinks:
+            found.append(Level(load=load, capacity=capacity, sources=sources, sinks=sinks))
+    return found
 
 
 class Taker(NamedTuple):
@@ -345,7 +326,7 @@ Share = list[MessageQueue]
 def balanced_sticky(group: Group, *, by_capacity: bool = False, by_lag: bool = False) -> Assignment:
     """Assign the queues of all topics.
 
-    by_capacity: in proportion to the members' capacities. by_lag: lagging queues weigh more (by_lag.py).
+    by_capacity: in proportion to the members' capacities. by_lag: lagging queues weigh more (see `weights`).
     """
     capacities = [member.capacity if by_capacity else 1 for member in group.members]
     light = {topic: queues for topic, queues in group.queues.items() if not counts(topic)}

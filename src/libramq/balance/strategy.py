@@ -18,18 +18,17 @@ from typing import Protocol
 from libramq.balance.group import Assignment, Group
 from libramq.message.queue import MessageQueue
 
-TopicRule = Callable[[str, Sequence[MessageQueue], Sequence[str]], Sequence[MessageQueue]]
+Queues = Sequence[MessageQueue]
+TopicRule = Callable[[str, Queues, Sequence[str]], Queues]
 GroupRule = Callable[[Group], Assignment]
 #: A topic rule for all client ids at once: each one's queues; clients without queues may be missing.
-TopicDeal = Callable[[Sequence[MessageQueue], Sequence[str]], Mapping[str, Sequence[MessageQueue]]]
+TopicDeal = Callable[[Queues, Sequence[str]], Mapping[str, Queues]]
 
 
 class Strategy(Protocol):
     """A strategy as clients and coordinators use it. All members of a group must use the same one."""
 
-    def __call__(
-        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
-    ) -> Sequence[MessageQueue]:
+    def __call__(self, client_id: str, queues: Queues, client_ids: Sequence[str], /) -> Queues:
         """Return a client's share of a topic, computed by the client alone; queues and ids are sorted."""
 
     def assign(self, group: Group) -> Assignment:
@@ -46,9 +45,7 @@ class TopicStrategy:
     rule: TopicRule
     deal: TopicDeal | None = None
 
-    def __call__(
-        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
-    ) -> Sequence[MessageQueue]:
+    def __call__(self, client_id: str, queues: Queues, client_ids: Sequence[str], /) -> Queues:
         return self.rule(client_id, queues, client_ids)
 
     def assign(self, group: Group) -> Assignment:
@@ -83,9 +80,7 @@ class GroupStrategy:
 
     rule: GroupRule
 
-    def __call__(
-        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
-    ) -> Sequence[MessageQueue]:
+    def __call__(self, client_id: str, queues: Queues, client_ids: Sequence[str], /) -> Queues:
         return self.rule(Group.of_topic(queues, client_ids)).get(client_id, ())
 
     def assign(self, group: Group) -> Assignment:

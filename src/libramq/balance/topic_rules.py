@@ -22,11 +22,11 @@ those beside them; QueryAssignmentProcessor.allocate4Pop.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import md5
 from typing import Final, TypeVar
 
-from libramq.balance.strategy import TopicRule, TopicStrategy
+from libramq.balance.strategy import Queues, TopicRule, TopicStrategy
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
 
@@ -39,8 +39,6 @@ _RINGS_KEPT: Final = 8
 _HASHES_KEPT: Final = 100_000
 #: The queue that stands for all of a broker's.
 ANY_QUEUE: Final = -1
-
-Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], Sequence[MessageQueue]]
 
 
 def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> Sequence[Q]:
@@ -68,21 +66,15 @@ def by_config(queues: Iterable[tuple[str, str, int]]) -> TopicStrategy:
     """
     configured = tuple(MessageQueue(*queue) for queue in queues)
 
-    def rule(
-        client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> Sequence[MessageQueue]:
+    def rule(client_id: str, queues: Queues, client_ids: Sequence[str]) -> Queues:
         return configured
 
     return TopicStrategy(rule)
 
 
 def consistent_hash(
-    client_id: str,
-    queues: Sequence[MessageQueue],
-    client_ids: Sequence[str],
-    *,
-    virtual_nodes: int = VIRTUAL_NODES,
-) -> Sequence[MessageQueue]:
+    client_id: str, queues: Queues, client_ids: Sequence[str], *, virtual_nodes: int = VIRTUAL_NODES
+) -> Queues:
     """Return the queues whose next client on the ring is this one."""
     if client_id not in client_ids:
         return ()
@@ -99,12 +91,7 @@ def consistent_hash_of(virtual_nodes: int = VIRTUAL_NODES) -> TopicStrategy:
     if not 1 <= virtual_nodes <= VIRTUAL_NODES_MAX:
         raise ConfigError(f"virtual_nodes is between 1 and {VIRTUAL_NODES_MAX}, not {virtual_nodes}")
 
-    def rule(
-        client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> Sequence[MessageQueue]:
-        return consistent_hash(client_id, queues, client_ids, virtual_nodes=virtual_nodes)
-
-    def deal(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+    def deal(queues: Queues, client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
         shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in client_ids}
         if shares:
             hashes, owners = _ring(tuple(client_ids), virtual_nodes)
@@ -112,7 +99,7 @@ def consistent_hash_of(virtual_nodes: int = VIRTUAL_NODES) -> TopicStrategy:
                 shares[owners[bisect_left(hashes, _hash_of_queue(queue)) % len(hashes)]].append(queue)
         return shares
 
-    return TopicStrategy(rule, deal)
+    return TopicStrategy(partial(consistent_hash, virtual_nodes=virtual_nodes), deal)
 
 
 @lru_cache(_RINGS_KEPT)
@@ -144,18 +131,16 @@ def machine_room(rooms: Iterable[str]) -> TopicStrategy:
     if not wanted:
         raise ConfigError("MACHINE_ROOM needs at least one room")
 
-    def rule(
-        client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> Sequence[MessageQueue]:
+    def rule(client_id: str, queues: Queues, client_ids: Sequence[str]) -> Queues:
         if client_id not in client_ids:
             return ()
         return _run(near(queues), client_ids.index(client_id), len(client_ids))
 
-    def deal(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+    def deal(queues: Queues, client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
         some = near(queues)
         return {client_id: _run(some, place, len(client_ids)) for place, client_id in enumerate(client_ids)}
 
-    def near(queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+    def near(queues: Queues) -> list[MessageQueue]:
         return [queue for queue in queues if room_of(queue) in wanted]
 
     return TopicStrategy(rule, deal)
@@ -189,18 +174,16 @@ def machine_room_nearby(
     Upstream: AllocateMachineRoomNearby.java (MACHINE_ROOM_NEARBY-<inner strategy>).
     """
 
-    def rule(
-        client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> Sequence[MessageQueue]:
+    def rule(client_id: str, queues: Queues, client_ids: Sequence[str]) -> Queues:
         if client_id not in client_ids:
             return ()
         return share_of(client_id, rooms_of(queues, client_ids), client_ids)
 
-    def deal(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+    def deal(queues: Queues, client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
         rooms = rooms_of(queues, client_ids)
         return {client_id: share_of(client_id, rooms, client_ids) for client_id in client_ids}
 
-    def rooms_of(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> _Rooms:
+    def rooms_of(queues: Queues, client_ids: Sequence[str]) -> _Rooms:
         queues_by_room: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             queues_by_room.setdefault(_named(room_of_queue(queue), queue), []).append(queue)
@@ -236,13 +219,11 @@ def on_machines(addresses: Iterable[str], inner: TopicRule = averagely) -> Topic
     if not chosen:
         raise ConfigError("ON_MACHINES needs at least one address")
 
-    def rule(
-        client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> Sequence[MessageQueue]:
+    def rule(client_id: str, queues: Queues, client_ids: Sequence[str]) -> Queues:
         there = on_them(client_ids)
         return inner(client_id, queues, there) if client_id in there else ()
 
-    def deal(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> dict[str, Sequence[MessageQueue]]:
+    def deal(queues: Queues, client_ids: Sequence[str]) -> dict[str, Queues]:
         there = on_them(client_ids)
         return {client_id: inner(client_id, queues, there) for client_id in there}
 
@@ -258,11 +239,7 @@ def address_of(client_id: str) -> str:
 
 
 def pop_share(
-    client_id: str,
-    queues: Sequence[MessageQueue],
-    client_ids: Sequence[str],
-    share: int,
-    allocate: Allocate,
+    client_id: str, queues: Queues, client_ids: Sequence[str], share: int, rule: TopicRule
 ) -> list[MessageQueue]:
     """Return the queues from which a member pops, each once.
 
@@ -277,4 +254,4 @@ def pop_share(
     if len(client_ids) > len(queues):
         return [queues[first % len(queues)]]
     members = [client_ids[(first + step) % len(client_ids)] for step in range(share + 1)]
-    return list(dict.fromkeys(queue for member in members for queue in allocate(member, queues, client_ids)))
+    return list(dict.fromkeys(queue for member in members for queue in rule(member, queues, client_ids)))

@@ -164,21 +164,6 @@ class Flusher:
         """Write the checkpoint and wait for the disk."""
         write_checkpoint(self._filesystem, self._path, self.checkpoint, sync=True)
 
-    def plan(self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool) -> FlushPlan | None:
-        """Return what is due of log and queues together, for callers with a single thread."""
-        queues = self.plan_queues(now_ms, store_timestamp_ms, thorough=thorough)
-        log = self.plan_log(now_ms, forced=thorough)
-        if queues is None or log is None:
-            return queues or log
-        return msgspec.structs.replace(
-            queues,
-            files=log.files,
-            paths=(*queues.paths, *log.paths),
-            directories=tuple(dict.fromkeys([*log.directories, *queues.directories])),
-            commit_log_end=log.commit_log_end,
-            log_bytes=log.log_bytes,
-        )
-
     def plan_log(self, now_ms: MonotonicMs, *, forced: bool = False) -> FlushPlan | None:
         """Return what is due of the log at a monotonic time; raises OSError if it cannot be opened.
 
@@ -273,10 +258,13 @@ class Flusher:
 
     def flush_everything(self, store_timestamp_ms: WallMs) -> None:
         """Flush everything now, waiting for the disk; raises SyncFailed, or OSError."""
-        plan = self.plan(MonotonicMs(0), store_timestamp_ms, thorough=True)
-        if plan is not None:
-            run_flush(self._filesystem, plan)
-            self.complete(plan)
+        for make in (
+            partial(self.plan_queues, MonotonicMs(0), store_timestamp_ms, thorough=True),
+            partial(self.plan_log, MonotonicMs(0), forced=True),
+        ):
+            if (plan := make()) is not None:
+                run_flush(self._filesystem, plan)
+                self.complete(plan)
         if self.write_failure is not None:
             raise self.write_failure
 
@@ -335,7 +323,7 @@ class RecoveryPointWriter:
     """
 
     def __init__(self, filesystem: FileSystem, root: Path, queues: ConsumeQueueTable) -> None:
-        self._file = RecoveryPointFile(filesystem, root)
+        self.file = RecoveryPointFile(filesystem, root)
         self._queues = queues
         #: The newest point.
         self.point = RecoveryPoint()
@@ -343,23 +331,10 @@ class RecoveryPointWriter:
         #: The queues are flushed for the log up to there, with so many units; the log itself is not yet.
         self._due: tuple[int, int] | None = None
 
-    @property
-    def path(self) -> Path:
-        """Return the file."""
-        return self._file.path
-
-    def load(self) -> RecoveryPoint | None:
-        """Return the newest point in the file; None if there is none."""
-        return self._file.load()
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        self._file.close()
-
     def put(self, point: RecoveryPoint) -> None:
         """Replace the point and wait for the disk; OSError if it refuses."""
         self.point = point
-        self._file.save(point, sync=True)
+        self.file.save(point, sync=True)
 
     def planned(self, plan: FlushPlan) -> FlushPlan:
         """Add the point to the plan of a flush of queues, about once a second, so that it is flushed too.
@@ -367,7 +342,7 @@ class RecoveryPointWriter:
         Remembers how many units become durable by a plan that covers all queues and all of the log.
         """
         if plan.queues or plan.checkpoint is not None:
-            plan = msgspec.structs.replace(plan, paths=(*plan.paths, self._file.path))
+            plan = msgspec.structs.replace(plan, paths=(*plan.paths, self.file.path))
         if plan.checkpoint is not None:
             self._planned = plan
         return plan
@@ -414,7 +389,7 @@ class RecoveryPointWriter:
             # On a full disk the old one stays: recovery takes longer but loses nothing. Only the log begins
             # where it does from now on: the next point says so.
             try:
-                self._file.save(point)
+                self.file.save(point)
             except OSError:
                 point = self.point._replace(begins=point.begins)
             self.point = point

@@ -68,7 +68,7 @@ from libramq.store.queues.consume_queue import (
     search_timestamp,
 )
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
-from libramq.store.reading.batch_read import read_batches
+from libramq.store.reading.batch_read import BatchRead
 from libramq.store.reading.filtered_read import STEP_BYTES_MAX, STEP_COUNT_MAX, FilteredRead, properties_of
 from libramq.store.reading.read import (
     NO_BATCHES,
@@ -519,10 +519,12 @@ class MessageStore:
     ) -> ReadResult:
         if isinstance(queue, BatchConsumeQueue):
             unwrapping = None if as_stored else self.unwrapping
-            result = read_batches(
-                self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, unwrapping,
-                may_wait=may_wait, may_unwrap=may_wait and self.may_wait, may_be_wrapped=may_be_wrapped,
+            portion = Portion(max_count, max_bytes)
+            read = BatchRead(
+                self._log, queue, self.config, offset, portion, tag_codes, unwrapping,
+                may_be_wrapped=may_be_wrapped,
             )  # fmt: skip
+            result = read.run(may_wait=may_wait, may_unwrap=may_wait and self.may_wait)
             if may_wait and result.status is ReadStatus.WOULD_WAIT:
                 raise ColdRead(result.cold[0])
             return result
@@ -866,7 +868,7 @@ class MessageStore:
 
     def _release(self) -> None:
         self._files.close()
-        self._points.close()
+        self._points.file.close()
         if self._lock is not None:
             self._filesystem.close(self._lock)
             self._lock = None

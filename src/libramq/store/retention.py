@@ -156,7 +156,7 @@ class Cleaning:
         """
         of_queues, self._left_of_queues = self._left_of_queues, []
         try:
-            point = self._points.path
+            point = self._points.file.path
             removed = yield InThread(
                 Thread.DISK, partial(_remove_files, self._filesystem, point, self._left.copy(), of_queues)
             )

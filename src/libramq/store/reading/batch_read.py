@@ -39,48 +39,15 @@ UNITS_MAX: Final = 1024
 
 #: A record, its head, and its messages if they are known: the record is not read then.
 _Record = tuple[bytes, RecordHead, Sequence[bytes] | None]
+_Data = tuple[bytes | memoryview, ...]
 
 
-def read_batches(
-    log: CommitLog,
-    queue: BatchConsumeQueue,
-    config: StoreConfig,
-    offset: int,
-    max_count: int,
-    max_bytes: int | None,
-    tag_codes: frozenset[int] | None,
-    unwrapping: Unwrapping | None,
-    *,
-    may_wait: bool,
-    may_unwrap: bool,
-    may_be_wrapped: bool = False,
-) -> ReadResult:
-    """Read from `offset` on, as `read_queue` does; as stored if there is no unwrapping.
+class BatchRead:
+    """One read from `offset` on, as `read_queue` does it; as stored if there is no unwrapping.
 
-    As stored, the limit is of bytes alone. may_unwrap: large batches too; else WOULD_WAIT names the first.
-    may_be_wrapped: the reader unwraps what clients of RocketMQ do; the last batch is whole in any case.
+    As stored, the limit is of bytes alone. may_be_wrapped: the reader unwraps what clients of RocketMQ do;
+    the last batch is whole in any case.
     """
-    may_be_wrapped = may_be_wrapped and tag_codes is None
-    read = _BatchRead(
-        log,
-        queue,
-        config,
-        offset,
-        Portion(max_count, max_bytes),
-        tag_codes,
-        unwrapping,
-        may_be_wrapped=may_be_wrapped,
-    )
-    while True:
-        result = read.run(may_wait=may_wait, may_unwrap=may_unwrap)
-        if isinstance(result, ReadResult):
-            return result
-        log.unreadable.add(result)
-        read.skipped |= result
-
-
-class _BatchRead:
-    """One read. skipped: records that cannot be read."""
 
     def __init__(
         self,
@@ -92,7 +59,7 @@ class _BatchRead:
         tag_codes: frozenset[int] | None,
         unwrapping: Unwrapping | None,
         *,
-        may_be_wrapped: bool,
+        may_be_wrapped: bool = False,
     ) -> None:
         max_count, max_bytes = portion
         self._log = log
@@ -100,7 +67,7 @@ class _BatchRead:
         self._offset = offset
         self._tag_codes = tag_codes
         self._unwrapping = unwrapping
-        self._may_be_wrapped = may_be_wrapped
+        self._may_be_wrapped = may_be_wrapped and tag_codes is None
         self._limits = read_limits(config, max_count, max_bytes)
         self._memory_start = log.end - config.in_memory_bytes
         self._scan_max = queue.visible_max - offset
@@ -110,9 +77,18 @@ class _BatchRead:
         else:
             wanted = self._limits[0][0] if tag_codes is None else scan_count(config, max_count)
             self._scan_max = min(self._scan_max, max(wanted, 1))
-        self.skipped: set[Place] = set()
+        self._skipped: set[Place] = set()
 
-    def run(self, *, may_wait: bool, may_unwrap: bool) -> ReadResult | set[Place]:
+    def run(self, *, may_wait: bool, may_unwrap: bool) -> ReadResult:
+        """Read. may_unwrap: large batches too; else WOULD_WAIT names the first."""
+        while True:
+            result = self._run(may_wait=may_wait, may_unwrap=may_unwrap)
+            if isinstance(result, ReadResult):
+                return result
+            self._log.unreadable.add(result)
+            self._skipped |= result
+
+    def _run(self, *, may_wait: bool, may_unwrap: bool) -> ReadResult | set[Place]:
         """Read all but the skipped records; or return those among them that cannot be read."""
         queue, offset = self._queue, self._offset
         min_offset, max_offset = queue.min_offset, queue.visible_max
@@ -181,7 +157,7 @@ class _BatchRead:
             if physical_offset < log_min:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
                 continue
-            if (physical_offset, size) in self.skipped:
+            if (physical_offset, size) in self._skipped:
                 continue
             wanted.append((physical_offset, size))
             total += size
@@ -192,12 +168,7 @@ class _BatchRead:
         return in_memory if physical_offset >= self._memory_start else on_disk
 
     def _unwrapped(
-        self,
-        records: Iterable[_Record],
-        next_offset: int,
-        unwrapping: Unwrapping,
-        *,
-        may_unwrap: bool,
+        self, records: Iterable[_Record], next_offset: int, unwrapping: Unwrapping, *, may_unwrap: bool
     ) -> ReadResult | set[Place]:
         """Return the messages of records from the offset on, as far as the limits allow."""
         queue = self._queue
@@ -256,9 +227,7 @@ class _BatchRead:
         return number + len(fitting[:count]), sizes[min(count, len(fitting))]
 
 
-def _wrapped(
-    data: tuple[bytes | memoryview, ...],
-) -> tuple[tuple[bytes | memoryview, ...], int | None]:
+def _wrapped(data: _Data) -> tuple[_Data, int | None]:
     """Return the records up to the first batch of another protocol, and its offset; None if there is none.
 
     A record costs a look at its size and its flag, whatever number of messages it stands for.
@@ -276,7 +245,7 @@ def _wrapped(
     return data, None
 
 
-def _records(data: tuple[bytes | memoryview, ...]) -> Iterator[_Record]:
+def _records(data: _Data) -> Iterator[_Record]:
     """Yield the records of a read, which are known to be whole."""
     for piece in data:
         start = 0

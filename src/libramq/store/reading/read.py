@@ -243,14 +243,9 @@ def _found(
     if cold:
         return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=cold)
     return ReadResult(
-        ReadStatus.FOUND,
-        next_offset,
-        min_offset,
-        max_offset,
-        data=data,
-        count=len(sizes),
-        size=sum(sizes),
-    )
+        ReadStatus.FOUND, next_offset, min_offset, max_offset,
+        data=data, count=len(sizes), size=sum(sizes),
+    )  # fmt: skip
 
 
 def unit_tag_codes(queue: ConsumeQueue, offset: int, end: int) -> frozenset[int] | None:

@@ -67,7 +67,7 @@ class StoreOpening:
         abort = self._config.root / ABORT
         abort_text = self._filesystem.read_text(abort)
         clean = abort_text is None
-        point = self._points.load()
+        point = self._points.file.load()
         trusted = point if abort_text is None or (point and point.is_of(abort_text)) else None
         # Before files are repaired, so that an opening after a kill here starts from the same knowledge.
         if not clean:

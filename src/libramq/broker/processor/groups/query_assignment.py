@@ -10,7 +10,8 @@ from functools import partial
 from typing import Final
 
 from libramq.balance import averagely, by_circle
-from libramq.balance.topic_rules import Allocate, pop_share
+from libramq.balance.strategy import TopicRule
+from libramq.balance.topic_rules import pop_share
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.assigner import Assigner, QueueQuestion, Queues
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -28,7 +29,7 @@ from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import RequestWaiter
 
-_ALLOCATIONS: Final[dict[str, Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+_ALLOCATIONS: Final[dict[str, TopicRule]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 
 
 class QueryAssignment:
@@ -97,7 +98,7 @@ class QueryAssignment:
         return SUCCESS
 
 
-def _allocation(body: QueryAssignmentBody) -> Allocate:
+def _allocation(body: QueryAssignmentBody) -> TopicRule:
     allocate = _ALLOCATIONS.get(body.strategy_name)
     if allocate is None:
         allowed = " or ".join(_ALLOCATIONS)
