@@ -25,7 +25,7 @@ from libramq.store.checkpoint import RecoveryPoint, RecoveryPointFile, deletions
 from libramq.store.config import BATCH_UNIT_BYTES, UNIT_BYTES, StoreConfig
 from libramq.store.deletions import Deletions
 from libramq.store.log.log_scan import Damage, LogScan, newest_written
-from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, is_unit_tag_code, may_lack_end
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, end_of_unit, is_unit_tag_code, may_lack_end
 from libramq.store.queues.light_queues import light_places
 from libramq.store.queues.queue_extension import TAG_CODE_MIN
 from libramq.store.reader import UNITS, QueueKey
@@ -315,7 +315,7 @@ class QueueCheck:
         self.first = self._files.min_offset // UNIT_BYTES
         self.next = self._find_next()
         last = self.unit(self.next - 1) if self.next > self.first else None
-        self.physical_end = 0 if last is None else last[0] + (0 if last[1] == BLANK_SIZE else last[1])
+        self.physical_end = 0 if last is None else end_of_unit(*last[:2])
         self.matched_count = 0
         files = self._files
         self.may_lack_end = may_lack_end(self.next * UNIT_BYTES, files.file_size, was_short=files.is_short)
@@ -421,8 +421,7 @@ class BatchQueueCheck:
         if len(self._units):
             last = self._units[-1]
             self.next = int(last["base"]) + int(last["count"])
-            is_blank = int(last["size"]) == BLANK_SIZE
-            self.physical_end = int(last["physical"]) + (0 if is_blank else int(last["size"]))
+            self.physical_end = end_of_unit(int(last["physical"]), int(last["size"]))
 
     def unit(self, number: int) -> tuple[int, int, int] | None:
         """Return the unit that begins with a message: physical offset, size, tag code; None if none does."""

@@ -34,7 +34,7 @@ from libramq.store.deletions import FILE_NAME as DELETIONS
 from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.log.log_scan import LogScan
 from libramq.store.log.segments import NAME_DIGITS
-from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.queues.consume_queue import UNIT, end_of_unit
 from libramq.store.queues.queue_extension import EXTENSIONS
 from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units, queue_directories
 from libramq.store.recovery.opening import ABORT
@@ -178,7 +178,7 @@ class _Copy:
                 if end * unit_bytes > files.min_offset:
                     data = files.read((end - 1) * unit_bytes, UNIT_BYTES)  # A unit of a batch begins alike.
                     physical, size, _ = UNIT.unpack(data)
-                    self._units_end = max(self._units_end, physical + (0 if size == BLANK_SIZE else size))
+                    self._units_end = max(self._units_end, end_of_unit(physical, size))
                 self._copy_files(files, source, target, end * unit_bytes)
             except (FileRemoved, FileNotFoundError):  # By retention, or with its topic.
                 self._filesystem.remove_tree(target)

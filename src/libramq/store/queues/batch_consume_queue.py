@@ -13,7 +13,6 @@ Numbers that no unit has (a unit was lost) are blank units to readers; nothing i
 Upstream: store/queue/BatchConsumeQueue.java; its files are in batchconsumequeue/<topic>/<queue id>.
 """
 
-import contextlib
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -22,11 +21,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
 from libramq.clock import WallMs
-from libramq.message.inner_batch import INNER_NUM_MAX, message_count
 from libramq.message.record import RecordHead
 from libramq.store.config import BATCH_UNIT_BYTES
 from libramq.store.log.segments import FileRange, Segments
-from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, end_of_unit
 
 BATCH_UNIT: Final = struct.Struct(">qiqqqhii")
 _TAIL: Final = struct.Struct(">qqhii")
@@ -37,9 +35,6 @@ _BASE_AT: Final = 28
 _NUMBER_MAX: Final = 2**63 - 1
 #: Ours: units that are read at once, by callers that do not say.
 UNITS_MAX: Final = 65_536
-#: Ours: a message of a batch takes at least so many bytes of the log (Kafka's smallest record); so a number
-#: that recovery finds is believed if as many messages may have been lost before it.
-_MESSAGE_BYTES_MIN: Final = 7
 
 
 class BatchUnit(NamedTuple):
@@ -73,6 +68,9 @@ class BatchConsumeQueue(ConsumeQueue):
 
     is_batch: ClassVar[bool] = True
     unit_bytes: ClassVar[int] = BATCH_UNIT_BYTES
+    #: Ours: Kafka's smallest record. A number that recovery finds is believed if as many messages may have
+    #: been lost before it.
+    message_bytes_min: ClassVar[int] = 7
 
     __slots__ = ("_bases", "_first")
 
@@ -93,22 +91,8 @@ class BatchConsumeQueue(ConsumeQueue):
             self._bases.append(int.from_bytes(units[at : at + 8]))
         return super().append(units, max_offset, physical_end)
 
-    def rebuild(self, head: RecordHead, queue_offset: int, unit: bytes) -> bool:
-        """Store the unit of a record found by recovery; what is missing before it stays a gap."""
-        count, missing = message_count(head), head.physical_offset - self.last_physical_end
-        missing_max = missing // _MESSAGE_BYTES_MIN
-        if not 0 < count <= INNER_NUM_MAX or not 0 <= queue_offset <= self.max_offset + missing_max:
-            return False
-        if queue_offset < self.max_offset:
-            if queue_offset:
-                return False
-            self.truncate(0)  # The topic was deleted and created again: the later record is right.
-        tail = batch_tail(head.store_timestamp_ms, queue_offset, count)
-        self.append(unit + tail, queue_offset + count, head.physical_offset + head.size)
-        if len(self._pending) >= PENDING_BYTES_MAX:
-            with contextlib.suppress(OSError):  # On a full disk they wait in memory, where they can be read.
-                self.write_out()
-        return True
+    def _leave_gap(self, end: int) -> None:
+        """Write nothing: what is missing stays a gap."""
 
     def number_at(self, place: int) -> int:
         """Return the number of the first message of the unit at a place; waits for the disk."""
@@ -141,7 +125,7 @@ class BatchConsumeQueue(ConsumeQueue):
             return None
         if offset < found.end:
             return found[:3]
-        return found.physical_offset + (0 if found.size == BLANK_SIZE else found.size), BLANK_SIZE, 0
+        return end_of_unit(*found[:2]), BLANK_SIZE, 0
 
     def refers_to(self, head: RecordHead) -> bool:
         """Return whether the record with this head is one of the queue's; waits for the disk."""
@@ -214,7 +198,7 @@ class BatchConsumeQueue(ConsumeQueue):
             if here > 0:
                 parts.append(UNIT.pack(physical_offset, size, code) * here)
                 offset += here
-            before = physical_offset + (0 if size == BLANK_SIZE else size)
+            before = end_of_unit(physical_offset, size)
         if found and offset < end and self._bases[self.place_of(offset) - self._first] == found[-1].base:
             gap_end = min(end, self.offset_at(self.place_of(offset) + 1))
             parts.append(UNIT.pack(before, BLANK_SIZE, 0) * (gap_end - offset))

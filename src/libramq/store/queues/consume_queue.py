@@ -75,6 +75,8 @@ class ConsumeQueue:
     #: Whether a unit may stand for several messages (`batch_consume_queue`).
     is_batch: ClassVar[bool] = False
     unit_bytes: ClassVar[int] = UNIT_BYTES
+    #: How much of the log a message takes at least.
+    message_bytes_min: ClassVar[int] = RECORD_BYTES_MIN
 
     __slots__ = (
         "_first_physical", "_pending", "extension", "holes", "last_physical_end", "max_offset",
@@ -138,33 +140,42 @@ class ConsumeQueue:
         return len(self._pending)
 
     def rebuild(self, head: RecordHead, queue_offset: int, unit: bytes) -> bool:
-        """Store the unit of a record found by recovery; a gap before it is filled with blanks.
+        """Store the unit of a record found by recovery, after a gap if its number leaves one.
 
-        Return False, changing nothing, for an impossible number: no checksum covers it. Blanks within a queue
-        hold the position before them, so that positions rise along the queue and can be searched.
+        Return False, changing nothing, for an impossible number: no checksum covers it.
         """
-        missing_max = (head.physical_offset - self.last_physical_end) // RECORD_BYTES_MIN
-        if message_count(head) > 1 or not 0 <= queue_offset <= self.max_offset + missing_max:
+        count, end = message_count(head), head.physical_offset + head.size
+        missing_max = (head.physical_offset - self.last_physical_end) // self.message_bytes_min
+        if (count > 1 and not self.is_batch) or not 0 <= queue_offset <= self.max_offset + missing_max:
             return False
         if queue_offset < self.max_offset:
             if queue_offset:
                 return False
             self.truncate(0)  # The topic was deleted and created again: the later record is right.
-        elif not self.max_offset and queue_offset:
-            position = self.segments.start_of(queue_offset * UNIT_BYTES)
-            if self.segments.starts:
-                self.segments.remove_all()
-            self.written = self.synced = self.max_offset = position // UNIT_BYTES
-        while self.max_offset < queue_offset:
-            count = min(queue_offset - self.max_offset, PENDING_BYTES_MAX // UNIT_BYTES)
-            blank = UNIT.pack(self.last_physical_end, BLANK_SIZE, 0)
-            self.append(blank * count, self.max_offset + count, self.last_physical_end)
-            self.write_out()
-        self.append(unit, queue_offset + 1, head.physical_offset + head.size)
+        self._leave_gap(queue_offset)
+        self.append(
+            self.with_tail(unit, queue_offset, count, head.store_timestamp_ms), queue_offset + count, end
+        )
         if len(self._pending) >= PENDING_BYTES_MAX:
             with contextlib.suppress(OSError):  # On a full disk they wait in memory, where they can be read.
                 self.write_out()
         return True
+
+    def _leave_gap(self, end: int) -> None:
+        """Write blanks for the numbers up to an end.
+
+        Within a queue they hold the position before them, so that positions rise along it, to be searched.
+        """
+        if not self.max_offset and end:
+            position = self.segments.start_of(end * UNIT_BYTES)
+            if self.segments.starts:
+                self.segments.remove_all()
+            self.written = self.synced = self.max_offset = position // UNIT_BYTES
+        blank = UNIT.pack(self.last_physical_end, BLANK_SIZE, 0)
+        while self.max_offset < end:
+            count = min(end - self.max_offset, PENDING_BYTES_MAX // UNIT_BYTES)
+            self.append(blank * count, self.max_offset + count, self.last_physical_end)
+            self.write_out()
 
     def write_out(self) -> None:
         """Write the pending units to the files; on failure they stay pending."""
@@ -231,7 +242,7 @@ class ConsumeQueue:
         """
 
         def is_gone(position: int) -> bool:
-            last = next(self._units_in(self.segments.read(position - self.unit_bytes, self.unit_bytes)))
+            last = self.unit_at(position // self.unit_bytes - 1)
             return self._is_unit(last) and last[0] < physical_min
 
         self.segments.load(clean=clean, is_gone=is_gone, unit_bytes=self.unit_bytes)
@@ -384,26 +395,13 @@ class ConsumeQueue:
     def _end_after_clean_stop(self) -> int:
         """Find the end by a search, since nothing has holes after a clean stop; mostly one read finds it."""
         size = self.unit_bytes
-        low = self.segments.starts[-1] // size
-        high = self.segments.end // size
-        count = self._count_units(low, high)
-        if count < _SEARCHED_UNITS:
-            return low + count
-        low += count
-        while high - low > _SEARCHED_UNITS:
-            middle = (low + high) // 2
-            if self._is_unit(next(self._units_in(self.segments.read(middle * size, size)))):
-                low = middle + 1
-            else:
-                high = middle
-        return low + self._count_units(low, high)
-
-    def _count_units(self, low: int, high: int) -> int:
-        """Return how many of the next _SEARCHED_UNITS places have a unit; none has behind one without."""
-        size, count = self.unit_bytes, min(_SEARCHED_UNITS, high - low)
-        data = self.segments.read(low * size, count * size) if count else b""
+        low, high = self.segments.starts[-1] // size, self.segments.end // size
+        data = self.segments.read(low * size, min(_SEARCHED_UNITS, high - low) * size)
         units = list(self._units_in(data))
-        return bisect_left(range(count), True, key=lambda place: not self._is_unit(units[place]))
+        count = bisect_left(range(len(units)), True, key=lambda place: not self._is_unit(units[place]))
+        if count < len(units):
+            return low + count
+        return bisect_left(range(high), True, low + count, key=lambda at: not self._is_unit(self.unit_at(at)))
 
     def _unsure_from(self) -> int:
         """Return where the files begin of which a power cut may have lost pages."""
@@ -433,10 +431,10 @@ class ConsumeQueue:
 
     def _read_last(self) -> None:
         last = self.unit(self.max_offset - 1)
-        self.last_physical_end = 0 if last is None else last[0] + (0 if last[1] == BLANK_SIZE else last[1])
+        self.last_physical_end = 0 if last is None else end_of_unit(*last[:2])
 
     def first_at_or_after(self, physical_offset: int, *, blank_is_older: bool = False, low: int = 0) -> int:
-        """The first number, from `low` on, whose record lies at or after an offset."""
+        """Return the first number, from `low` on, whose record lies at or after an offset."""
 
         def is_there(number: int) -> bool:
             found = self.unit(number)
@@ -445,6 +443,11 @@ class ConsumeQueue:
             return found[0] >= physical_offset and not is_before_all
 
         return bisect_left(range(self.max_offset), True, max(low, self.first_offset), key=is_there)
+
+
+def end_of_unit(physical_offset: int, size: int) -> int:
+    """Return where the record of a unit ends in the log; a blank unit has none."""
+    return physical_offset + (0 if size == BLANK_SIZE else size)
 
 
 def unit_of(head: RecordHead) -> bytes:

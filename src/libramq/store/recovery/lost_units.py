@@ -21,7 +21,7 @@ from libramq.message.record import RecordHead
 from libramq.store.deletions import Deletions
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.log_scan import LogScan
-from libramq.store.queues.consume_queue import BLANK_SIZE, ConsumeQueue, unit_of
+from libramq.store.queues.consume_queue import BLANK_SIZE, ConsumeQueue, end_of_unit, unit_of
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable, QueueKey
 
 log = get_logger(__name__)
@@ -87,8 +87,7 @@ def lost_units(queue: ConsumeQueue, log_start: int, deletions: Deletions) -> Ite
         if unit[0] > limit and unit[1] != BLANK_SIZE:
             yield LostUnits(queue, 0, first, limit)
     for low, end in queue.holes:
-        physical, size = queue.unit_at(low - 1)[:2]
-        yield LostUnits(queue, low, end, physical + (0 if size == BLANK_SIZE else size))
+        yield LostUnits(queue, low, end, end_of_unit(*queue.unit_at(low - 1)[:2]))
 
 
 def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: Deletions) -> None:
