@@ -33,7 +33,8 @@ class Group:
     def update(self) -> None:
         self.version += 1
         everything = [queue for lot in self.queues.values() for queue in lot]
-        for gone in self.assignment.update(self.version, self.members, everything, now_ms=self.now_ms):
+        work = self.assignment.work(self.version, self.members, everything)
+        for gone in self.assignment.take(work, work.compute(), self.members, now_ms=self.now_ms):
             del self.assigned[gone]
 
     def join(self, *client_ids: str) -> None:

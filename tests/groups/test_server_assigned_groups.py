@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import ConfigError
-from libramq.groups import broker_assignment
+from libramq.groups import limits
 from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.broker_assignment import LARGE_GROUP, LARGE_GROUP_PAUSE_MS, REST_MS, TargetWork
 from libramq.groups.roster import ServerAssignedMembers
@@ -321,7 +321,7 @@ class SlowCluster(Cluster):
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> SlowCluster:
-    monkeypatch.setattr(broker_assignment, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
     return SlowCluster()
 
 
@@ -386,7 +386,7 @@ def test_where_the_computation_fails_all_keep_what_they_have(slow: SlowCluster, 
 @given(st.lists(st.sampled_from(["join", "leave", "ask", "compute", "wait"]), max_size=30))
 def test_whatever_happens_each_queue_is_given_to_one_member(steps: list[str]):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker_assignment, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+        patch.setattr(limits, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
         cluster = SlowCluster()
         for number, step in enumerate(steps):
             match step:

@@ -10,6 +10,7 @@ Upstream: broker/filter/ConsumerFilterManager.java, ConsumerFilterData.java.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from libramq.clock import WallMs
@@ -109,7 +110,8 @@ class ConsumerFilters:
         self.version = 0
         self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
         self._characters = 0
-        for data in _data_in(loaded):
+        by_topic = loaded.filter_data_by_topic if loaded is not None else {}
+        for data in chain.from_iterable(each.group_filter_data.values() for each in by_topic.values()):
             try:
                 found = parse_filter(data.expression, data.expression_type)
             except ConfigError:  # Apache's parser accepts more: the group's next heartbeat reports it.
@@ -250,11 +252,6 @@ class ConsumerFilters:
     def _all(self) -> Iterator[ConsumerFilter]:
         for filters in self._by_group.values():
             yield from filters.values()
-
-
-def _data_in(loaded: ConsumerFiltersFile | None) -> Iterator[ConsumerFilterData]:
-    for filters in loaded.filter_data_by_topic.values() if loaded is not None else ():
-        yield from filters.group_filter_data.values()
 
 
 class RetryTopicFilter:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from libramq.balance import Group, Member, balanced_sticky
 from libramq.clock import MonotonicMs
-from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
+from libramq.groups.limits import is_large
 from libramq.groups.queue_holdings import Holding, QueueHoldings
 from libramq.message.queue import MessageQueue
 
@@ -65,8 +65,7 @@ class TargetWork(NamedTuple):
     @property
     def is_large(self) -> bool:
         """Return whether it takes more than some milliseconds."""
-        subscriptions = sum(map(len, self.topics.values()))
-        return subscriptions > SUBSCRIPTIONS_AT_ONCE_MAX or len(self.queues) > QUEUES_AT_ONCE_MAX
+        return is_large(self.topics.values(), len(self.queues))
 
     def compute(self) -> BrokerTarget:
         """Compute the target."""
@@ -127,21 +126,6 @@ class BrokerAssignment:
         if self._computed_at_ms is None or len(self._target) <= LARGE_GROUP:
             return MonotonicMs(0)
         return self._computed_at_ms + LARGE_GROUP_PAUSE_MS
-
-    def update(
-        self,
-        version: Hashable,
-        members: Mapping[str, frozenset[str]],
-        queues: Iterable[MessageQueue],
-        *,
-        now_ms: MonotonicMs,
-    ) -> list[str]:
-        """Compute the target again, for members by their client ids with the topics of each.
-
-        Return the former members that still had an assignment.
-        """
-        work = self.work(version, members, queues)
-        return self.take(work, work.compute(), members, now_ms=now_ms)
 
     def work(
         self, version: Hashable, members: Mapping[str, frozenset[str]], queues: Iterable[MessageQueue]

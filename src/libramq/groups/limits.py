@@ -1,5 +1,6 @@
 """The limits of groups: how many members, subscriptions, queues and coordinated groups a broker takes."""
 
+from collections.abc import Iterable, Sized
 from typing import Final
 
 #: Ours: the seeds' and the design's largest laboratory group on real sockets.
@@ -17,6 +18,11 @@ SUBSCRIPTION_BYTES_MAX: Final = 32 * 1024 * 1024
 COORDINATED_GROUPS_MAX: Final = 25_000
 #: Ours: members of all coordinated groups; one held poll each, as waits.held_pulls.HELD_PULLS_MAX.
 MEMBERS_OF_ALL_MAX: Final = 200_000
+
+
+def is_large(subscriptions: Iterable[Sized], queue_count: int) -> bool:
+    """Return whether an assignment takes more than some milliseconds. subscriptions: each member's."""
+    return sum(map(len, subscriptions)) > SUBSCRIPTIONS_AT_ONCE_MAX or queue_count > QUEUES_AT_ONCE_MAX
 
 
 def has_share(of_group: int, of_all: int, maximum: int) -> bool:

@@ -64,7 +64,7 @@ def traced_handler(handler: Handler, *, group: str, producer: Any) -> Handler:
     group: the consumer group. producer: sends the records; it is started before the consumer and stopped
     after it. Raises ConfigError for a plain handler, which runs on a thread, with asyncio's producer.
     """
-    records = _records_of(producer)
+    records = producer.records if isinstance(producer, _RecordingProducer) else _Records(producer)
     if records.is_asyncio and not is_async(handler):
         raise ConfigError(
             "traced_handler: a plain handler runs on a thread, where asyncio's producer may not be used; "
@@ -108,10 +108,6 @@ class _Records:
                 "message traces are not stored; messages are sent and handled without", error=str(error)
             )
         self._has_lost = True
-
-
-def _records_of(producer: Any) -> _Records:
-    return producer.records if isinstance(producer, _RecordingProducer) else _Records(producer)
 
 
 class _RecordingProducer(WrappedProducer):
@@ -196,7 +192,7 @@ class _Call:
         self._records = records
         self._group = group
         self._messages = [each for each in messages if each.topic != TRACE_TOPIC]
-        self._request_id = _next_request_id()
+        self._request_id = _request_ids(os.getpid())()
         self._began_ms = _clock.monotonic_ms()
         at_ms = int(_clock.wall_ms())
         records.write([
@@ -245,10 +241,6 @@ class _Call:
 @functools.cache
 def _request_ids(process_id: int) -> UniqueIdGenerator:
     return UniqueIdGenerator("127.0.0.1", process_id, _clock, random.Random())
-
-
-def _next_request_id() -> str:
-    return _request_ids(os.getpid())()
 
 
 def _keys_text(keys: Any) -> str:

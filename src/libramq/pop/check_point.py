@@ -140,6 +140,9 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
     def entry(self, *, is_again: bool = False) -> CheckPointEntry:
         """Return the check point in the journal's form. is_again: it is written a second time."""
+        revive_offset = POPPED_BEFORE if self.is_changed else 0
+        if is_again:
+            revive_offset = POPPED_BEFORE - 1 - self.origin
         return CheckPointEntry(
             bit_map=self.done - (1 << 32) if self.done >> 31 else self.done,  # Java's int is signed.
             broker_name=self.broker_name,
@@ -149,16 +152,11 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
             count=len(self.diffs),
             pop_time_ms=self.pop_time_ms,
             queue_id=self.queue_id,
-            revive_offset=self._revive_offset(is_again=is_again),
+            revive_offset=revive_offset,
             start_offset=self.start_offset,
             topic=self.topic,
             re_puts=str(self.re_puts) if self.re_puts else None,
         )
-
-    def _revive_offset(self, *, is_again: bool) -> int:
-        if is_again:
-            return POPPED_BEFORE - 1 - self.origin
-        return POPPED_BEFORE if self.is_changed else 0
 
     def ack(self, bits: int) -> AckEntry:
         """Return the entry by which the messages that have these bits are done."""

@@ -102,7 +102,9 @@ class InFlight:
         check_point.done |= bits
         if check_point.is_settled and self._by_key.get(check_point.key) is check_point:
             del self._by_key[check_point.key]
-            self._left(check_point.group)
+            count = self._count_by_group.pop(check_point.group) - 1
+            if count:
+                self._count_by_group[check_point.group] = count
             self.changed()
 
     def placed(self, check_point: CheckPoint) -> None:
@@ -135,12 +137,6 @@ class InFlight:
             if self._is_in(place, check_point):
                 found.append(check_point)
         return found
-
-    def _left(self, group: str) -> None:
-        """Count one check point less of a group."""
-        count = self._count_by_group.pop(group) - 1
-        if count:
-            self._count_by_group[group] = count
 
     def _is_in(self, place: int, check_point: CheckPoint) -> bool:
         return check_point.place == place and self._by_key.get(check_point.key) is check_point

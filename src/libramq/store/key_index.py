@@ -355,7 +355,9 @@ class KeyIndex:
                 header = index.header
                 is_empty = header.next_entry == 1 and name != self._names[-1]
                 if is_empty or not index.is_possible or self._lacks(after, header.begin_offset):
-                    self._remove_from(count)
+                    log.warning("an index file is damaged, or one before it lost; built again", file=name)
+                    while len(self._names) > count:
+                        self._remove(self._names.pop())
                     break
             after = header.end_offset
         while self._names:
@@ -469,12 +471,6 @@ class KeyIndex:
                 if index.header.end_offset >= min_offset:
                     return
             self._remove(self._names.pop(0))
-
-    def _remove_from(self, count: int) -> None:
-        """Keep so many files, and remove those after them."""
-        log.warning("an index file is damaged, or one before it lost; built again", file=self._names[count])
-        while len(self._names) > count:
-            self._remove(self._names.pop())
 
     def _remove(self, name: str) -> None:
         log.info("an index file is removed", file=name)

@@ -106,11 +106,12 @@ class LogCopy:
                 f"the master sent its log from {offset}, and ours ends at {self.position}"
             )
         self._partial += data
-        data, at = bytes(self._partial), 0
+        data, at, segments = bytes(self._partial), 0, self._log.segments
         try:
             self._dispatch_all()
             while at < len(data):
-                stretch = whole_records(data, at, self._log.end, self._file_end())
+                file_end = segments.start_of(self._log.end) + segments.file_size
+                stretch = whole_records(data, at, self._log.end, file_end)
                 if not stretch.size:
                     break
                 self._write(data[at : at + stretch.size])
@@ -151,10 +152,6 @@ class LogCopy:
                 "mappedFileSizeCommitLog is another"
             )
         self._log.begin_at(offset)
-
-    def _file_end(self) -> int:
-        segments = self._log.segments
-        return segments.start_of(self._log.end) + segments.file_size
 
     def _write(self, data: bytes) -> None:
         """Append whole records of one file."""

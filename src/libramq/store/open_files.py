@@ -46,7 +46,8 @@ class OpenFiles:
             self._files.move_to_end(path)
             return file
         self._make_room()
-        file = self._files[path] = self._open(path)
+        self._thread = get_ident()  # The file system may close one of ours to open it.
+        file = self._files[path] = self._filesystem.open(path, write=True)
         return file
 
     def hold(self, paths: Iterable[Path]) -> list[int]:
@@ -82,10 +83,6 @@ class OpenFiles:
         for files in (self._files, self._held):
             while files:
                 self._filesystem.close(files.popitem()[1])
-
-    def _open(self, path: Path) -> int:
-        self._thread = get_ident()
-        return self._filesystem.open(path, write=True)  # It may close one of ours for that.
 
     def _close_one(self) -> bool:
         """Close the least recently used file, and return whether there was one, unless a thread asks."""

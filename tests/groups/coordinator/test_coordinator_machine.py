@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from libramq.errors import BrokerError
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
+from libramq.groups import limits
 from libramq.groups.coordinator import coordinated_group
 from libramq.groups.coordinator import event as ev
-from libramq.groups.coordinator import target_assignment as assigning
 from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.queue_handover import Assignment
@@ -158,15 +158,15 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """
         self.cluster = Cluster()
         coordinated_group.ANSWERED_AT_ONCE = at_once
-        self.at_once_max = assigning.SUBSCRIPTIONS_AT_ONCE_MAX
+        self.at_once_max = limits.SUBSCRIPTIONS_AT_ONCE_MAX
         if work_ms is not None:
-            assigning.SUBSCRIPTIONS_AT_ONCE_MAX, self.cluster.work_ms = 0, work_ms
+            limits.SUBSCRIPTIONS_AT_ONCE_MAX, self.cluster.work_ms = 0, work_ms
         self.may_lie = may_lie
         self.started = 0
 
     def teardown(self) -> None:
         if hasattr(self, "at_once_max"):
-            assigning.SUBSCRIPTIONS_AT_ONCE_MAX = self.at_once_max
+            limits.SUBSCRIPTIONS_AT_ONCE_MAX = self.at_once_max
             coordinated_group.ANSWERED_AT_ONCE = 8
 
     def pick(self, n: int) -> Consumer:

@@ -3,8 +3,8 @@
 import pytest
 
 from libramq.codes import ResponseCode
+from libramq.groups import limits
 from libramq.groups.coordinator import event as ev
-from libramq.groups.coordinator import target_assignment as assigning
 from libramq.groups.coordinator.coordinated_group import ANSWERED_AT_ONCE
 from libramq.groups.coordinator.effect import Answer, Assign, Settled
 from libramq.groups.coordinator.state import State
@@ -40,7 +40,7 @@ def test_a_large_group_is_assigned_by_a_thread_as_in_a_turn(monkeypatch: pytest.
     check_all_are_owned(large)
     (settled,) = large.take(Settled)
     assert settled.minimum == len(settled.moved) == TOPICS * 4
-    monkeypatch.setattr(assigning, "SUBSCRIPTIONS_AT_ONCE_MAX", 10_000)
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_AT_ONCE_MAX", 10_000)
     small = large_group()
     small.run(100)
     assert small.take(Assign) == []

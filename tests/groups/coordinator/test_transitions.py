@@ -10,6 +10,7 @@ import pytest
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
 from libramq.fencing import Claim, FenceGrant, FenceReport
+from libramq.groups import limits
 from libramq.groups.coordinator import balance as group_balance
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator import target_assignment as group_assigning
@@ -473,7 +474,7 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch):
         for seed in range(WALKS):
             Walk(seed)
         Surroundings().add("alice", waits=True, is_alone=True)
-        monkeypatch.setattr(group_assigning, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+        monkeypatch.setattr(limits, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
         for seed in range(WALKS):
             Walk(seed)
     cells = [(kind, state, cell) for kind, row in TABLE.items() for state, cell in row.items()]

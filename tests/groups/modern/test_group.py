@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from libramq.clock import MonotonicMs
-from libramq.groups.modern import assignors, subscribed_topics
+from libramq.groups import limits as group_limits
 from libramq.groups.modern import group as limits
+from libramq.groups.modern import subscribed_topics
 from libramq.groups.modern.assignors import AssignorWork
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS, ModernGroup
 from libramq.groups.modern.member import SESSION_MS
@@ -440,7 +441,7 @@ def test_a_large_assignment_is_made_elsewhere_and_nobody_waits_for_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     """A thousand members with different topics stopped a broker for seconds at each rebalance."""
-    monkeypatch.setattr(assignors, "SUBSCRIPTIONS_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(group_limits, "SUBSCRIPTIONS_AT_ONCE_MAX", 1)
     world.is_slow = True
     for member_id in ("a", "b"):
         world.join(member_id, instance_id=f"i{member_id}")
@@ -518,7 +519,7 @@ def test_no_partition_has_two_owners_whatever_members_do(
     rng = random.Random(seed)
     world = World(T=rng.randrange(1, 9), U=3)
     if is_large:
-        monkeypatch.setattr(assignors, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+        monkeypatch.setattr(group_limits, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
         world.is_slow = True
     for step in range(300):
         members = list(world.group.members)

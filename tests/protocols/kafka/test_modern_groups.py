@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from libramq.broker.cluster.kafka.nodes import Nodes
+from libramq.groups import limits
 from libramq.groups.classic.values import Beat as HeldOf
-from libramq.groups.modern import assignors
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
@@ -473,7 +473,7 @@ def test_nothing_is_left_of_groups_that_other_brokers_coordinate(
 
 
 def test_a_large_assignment_is_made_on_a_thread(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(assignors, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
     member = Member(endpoint, "a")
     endpoint.talk.advance(INITIAL_DELAY_MS)
     assert [each[0] for each in endpoint.talk.threads.work] == [Thread.ASSIGN]
@@ -490,7 +490,7 @@ def test_a_large_assignment_is_made_on_a_thread(endpoint: KafkaEndpoint, monkeyp
 def test_members_keep_what_they_have_if_an_assignment_fails(
     endpoint: KafkaEndpoint, pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(assignors, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
     first, second = pair
     for member in pair:
         member.hold_beat()

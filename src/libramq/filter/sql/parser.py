@@ -334,7 +334,8 @@ class _Parser:
         if is_negated:
             below, above = Comparison(Order.LESS, value, low), Comparison(Order.GREATER, value, high)
             return Or((below, above))
-        numbers = [number for bound in (low, high) if isinstance(number := _number(bound), (int, float))]
+        literals = [bound.value for bound in (low, high) if isinstance(bound, Literal)]
+        numbers = [each for each in literals if isinstance(each, (int, float))]
         if len(numbers) == 2 and compare_numbers(numbers[1], numbers[0]) < 0:
             self._fail(low_start, "the lower bound of BETWEEN is above the upper one")
         return And((
@@ -426,10 +427,6 @@ _CONSTANTS: Final = {
     "FALSE": Literal(False, Type.BOOLEAN),
     "NULL": Literal(None, Type.NULL),
 }
-
-
-def _number(value: Value) -> object:
-    return value.value if isinstance(value, Literal) else None
 
 
 def _shown(token: Token) -> str:

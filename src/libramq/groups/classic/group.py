@@ -204,9 +204,7 @@ class ClassicGroup:
 
     def leave(self, leaving: Sequence[Leaving], now_ms: MonotonicMs) -> tuple[list[Refusal], list[Answer]]:
         """Members leave; return what becomes of each, and the answers to others."""
-        refusals = []
-        for each in leaving:
-            refusals.append(self._leave(each))
+        refusals = [self._leave(each) for each in leaving]
         self._members_left(now_ms)
         return refusals, self._taken()
 
@@ -237,7 +235,8 @@ class ClassicGroup:
                 self._remove(self.members[member_id])
             self._sync_ends_ms = None
         if self._wait_ends_ms is not None and now_ms >= self._wait_ends_ms:
-            self._wait_ended(now_ms)
+            self._waiting, self._wait_ends_ms = (), None  # The others have not joined again in time.
+            self._answer_syncs(now_ms)
         self._members_left(now_ms)
         if self._join_ends_ms is not None and now_ms >= self._join_ends_ms:
             self._join_phase_ended(now_ms)
@@ -315,16 +314,12 @@ class ClassicGroup:
         is_settled = self.status is Status.COMPLETING_REBALANCE or (
             self.status is Status.STABLE and not is_leader
         )
-        if is_settled and is_same:
-            self._answer_again(member, join, now_ms)
-        else:
-            member.take(join)
-            self._rebalance(now_ms)
-
-    def _answer_again(self, member: ClassicMember, join: JoinGroup, now_ms: MonotonicMs) -> None:
         member.take(join)
-        member.renew(now_ms)
-        self._answers.append(self._joined(member))
+        if is_settled and is_same:
+            member.renew(now_ms)
+            self._answers.append(self._joined(member))
+        else:
+            self._rebalance(now_ms)
 
     def _replace(self, old: ClassicMember, join: JoinGroup, now_ms: MonotonicMs) -> None:
         """A static member is back under a new id: what the old id waits for is fenced (KIP-345)."""
@@ -393,11 +388,9 @@ class ClassicGroup:
                 self._initial_until_ms = None
                 self._join_ends_ms = now_ms + timeout_ms
             self._become(Status.PREPARING_REBALANCE)
-        if self._initial_until_ms is None and self._all_joined():
+        is_complete = not self.pending and all(each.join_key is not None for each in self.members.values())
+        if self._initial_until_ms is None and is_complete:
             self._complete_join(now_ms)
-
-    def _all_joined(self) -> bool:
-        return not self.pending and all(member.join_key is not None for member in self.members.values())
 
     def _join_phase_ended(self, now_ms: MonotonicMs) -> None:
         until_ms = self._initial_until_ms
@@ -453,13 +446,9 @@ class ClassicGroup:
             waits = member.may_wait and member.member_id in self._waiting
             if member.sync_key is not None and not waits:
                 member.renew(now_ms)
-                self._answers.append(self._share(member.sync_key, member))
+                share = member.assignment, self.protocol_type, self.protocol_name
+                self._answers.append(SyncAnswer(member.sync_key, Refusal.NONE, *share))
                 member.sync_key = None
-
-    def _wait_ended(self, now_ms: MonotonicMs) -> None:
-        """Answer those that waited: the others have not joined again in time."""
-        self._waiting, self._wait_ends_ms = (), None
-        self._answer_syncs(now_ms)
 
     def _rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_ms for member in self.members.values()), default=0)
@@ -498,9 +487,6 @@ class ClassicGroup:
             key, Refusal.NONE, member.member_id, self.generation, self.protocol_type, self.protocol_name,
             self.leader or "", members,
         )  # fmt: skip
-
-    def _share(self, key: Hashable, member: ClassicMember) -> SyncAnswer:
-        return SyncAnswer(key, Refusal.NONE, member.assignment, self.protocol_type, self.protocol_name)
 
     def _end_join(self, member: ClassicMember, refusal: Refusal) -> None:
         if member.join_key is not None:

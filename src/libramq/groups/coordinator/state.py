@@ -10,9 +10,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-import msgspec
-
 from libramq.fencing import MODE_EPOCHS, Claim
+from libramq.formats.document import Document
 from libramq.message.queue import MessageQueue
 
 #: The design's: how long a member may take to release a queue, unless it says otherwise.
@@ -44,11 +43,7 @@ SELF_ALLOCATED: Final = (State.SELF_ALLOCATING, State.PARTING, State.RETURNING)
 INQUIRING: Final = (*UNKNOWN, State.PARTING, State.RETURNING)
 
 
-class _Stored(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The base of the file's records: snake_case here, camelCase there; unknown fields are ignored."""
-
-
-class MemberProfile(_Stored, frozen=True, kw_only=True):
+class MemberProfile(Document, frozen=True, kw_only=True):
     """A member as it described itself.
 
     instance: its name, if it is a static member. revoke_timeout_ms: how long it may take to release a queue.
@@ -71,7 +66,7 @@ class MemberProfile(_Stored, frozen=True, kw_only=True):
         return sum(len(topic) + len(expression) for topic, expression in self.subscriptions.items())
 
 
-class StoredHolding(_Stored, frozen=True, kw_only=True):
+class StoredHolding(Document, frozen=True, kw_only=True):
     """A queue, its holder, and the epoch of its grant."""
 
     topic: str
@@ -81,7 +76,7 @@ class StoredHolding(_Stored, frozen=True, kw_only=True):
     member: str = ""
 
 
-class GroupState(_Stored, frozen=True, kw_only=True):
+class GroupState(Document, frozen=True, kw_only=True):
     """One group: its members in the order they joined, and each queue's holder and epoch."""
 
     epoch: int = 0
@@ -98,7 +93,7 @@ class GroupState(_Stored, frozen=True, kw_only=True):
         }
 
 
-class GroupStatesFile(_Stored, frozen=True, kw_only=True):
+class GroupStatesFile(Document, frozen=True, kw_only=True):
     """The content of config/groups.json: groups by name."""
 
     groups: dict[str, GroupState] = {}

@@ -13,7 +13,7 @@ from libramq.balance import Assignment, Group, Member, Strategy, strategy_named
 from libramq.balance.group import counts
 from libramq.errors import ConfigError
 from libramq.groups.coordinator.state import MemberProfile
-from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
+from libramq.groups.limits import is_large
 from libramq.groups.queue_holdings import Holding
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -158,8 +158,7 @@ class Assigning(NamedTuple):
     @property
     def is_large(self) -> bool:
         """Return whether it takes more than some milliseconds."""
-        subscriptions = sum(len(profile.subscriptions) for profile in self.profiles)
-        return subscriptions > SUBSCRIPTIONS_AT_ONCE_MAX or len(self.queues) > QUEUES_AT_ONCE_MAX
+        return is_large((profile.subscriptions for profile in self.profiles), len(self.queues))
 
     def made(self) -> Made:
         """Make the assignment; of a large group, count the fewest moves as well, which takes as long."""

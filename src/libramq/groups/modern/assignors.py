@@ -16,7 +16,7 @@ from libramq.balance.balanced_sticky import balanced_sticky
 from libramq.balance.group import Group, Member
 from libramq.balance.kafka_rules import kafka_range
 from libramq.balance.strategy import GroupRule
-from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
+from libramq.groups.limits import is_large
 from libramq.groups.modern.member import ModernMember
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.message.queue import MessageQueue
@@ -66,8 +66,7 @@ class AssignorWork(NamedTuple):
     @property
     def is_large(self) -> bool:
         """Return whether it takes more than some milliseconds."""
-        subscriptions = sum(len(each.topics) for each in self.members)
-        return subscriptions > SUBSCRIPTIONS_AT_ONCE_MAX or sum(self.counts.values()) > QUEUES_AT_ONCE_MAX
+        return is_large((each.topics for each in self.members), sum(self.counts.values()))
 
     def made(self) -> dict[str, Partitions]:
         """Return what each member shall have, by member id."""
@@ -75,7 +74,10 @@ class AssignorWork(NamedTuple):
             Member(
                 client_id=member.member_id,
                 topics=member.topics,
-                owned=[_queue(each) for each in sorted(self.before.get(member.member_id, NO_PARTITIONS))],
+                owned=[
+                    MessageQueue(each.topic, "", each.number)
+                    for each in sorted(self.before.get(member.member_id, NO_PARTITIONS))
+                ],
                 instance_id=member.instance_id,
             )
             for member in self.members
@@ -90,7 +92,3 @@ class AssignorWork(NamedTuple):
             )
             for member in self.members
         }
-
-
-def _queue(partition: Partition) -> MessageQueue:
-    return MessageQueue(partition.topic, "", partition.number)

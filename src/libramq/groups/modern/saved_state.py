@@ -10,9 +10,8 @@ every epoch is a later one.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-import msgspec
-
 from libramq.clock import MonotonicMs
+from libramq.formats.document import Document
 from libramq.groups.modern.assignors import UNIFORM
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.member import REBALANCE_MS, ModernMember
@@ -22,8 +21,8 @@ from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 SEPARATOR: Final = "@"
 
 
-class _Stored(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    """The base of the file's records: snake_case here, camelCase there; unknown fields are ignored."""
+class _Stored(Document, frozen=True, kw_only=True, omit_defaults=True):
+    """The base of the file's records."""
 
 
 class SavedGroup(_Stored, frozen=True, kw_only=True):

@@ -86,7 +86,7 @@ class QueueExtension:
         block, start = b"", 0
         for at in range(_CODE_AT, len(units), UNIT_BYTES):
             place = place_of(_CODE.unpack_from(units, at)[0])
-            if place is None or not self._has(place):
+            if place is None or self.segments.start_of(place) not in self.segments.starts:
                 continue
             if not start <= place <= start + len(block) - _HEAD.size:
                 found = self._block(place, may_wait=may_wait)
@@ -103,9 +103,6 @@ class QueueExtension:
         """Forget the files wholly before the place in a queue's first unit, never the last; return them."""
         place = place_of(_CODE.unpack_from(unit, _CODE_AT)[0])
         return [] if place is None else self.segments.drop_before(place)
-
-    def _has(self, place: int) -> bool:
-        return self.segments.start_of(place) in self.segments.starts
 
     def _block(self, place: int, *, may_wait: bool) -> bytes | FileRange:
         segments = self.segments

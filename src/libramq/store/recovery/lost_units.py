@@ -99,7 +99,8 @@ def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: De
     if not lost:
         return
     every = [each for found in lost.values() for each in found]
-    for head, key, number in _records(log_, queues, every):
+    begin = max(min(each.after for each in every), log_.min_offset)
+    for head, key, number in _records_between(log_, queues, begin, max(each.before for each in every)):
         for each in lost.get(key, ()):
             each.offer(head, number)
     for found in lost.values():
@@ -136,13 +137,6 @@ def restore_lost_ends(
             restored |= queue.rebuild(head, number, unit_of(head))
             queues.pending[queue] = None
     return restored
-
-
-def _records(
-    log_: CommitLog, queues: ConsumeQueueTable, lost: list[LostUnits]
-) -> Iterator[tuple[RecordHead, QueueKey, int]]:
-    begin, end = min(each.after for each in lost), max(each.before for each in lost)
-    return _records_between(log_, queues, max(begin, log_.min_offset), end)
 
 
 def _records_between(
