@@ -12,6 +12,7 @@ such a record to a slave that has the same (`lbSha256`): the slave may have no o
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -39,18 +40,15 @@ def records_of_file(
     filesystem: FileSystem, store: MessageStore, start: int, end: int
 ) -> list[tuple[int, int]]:
     """Return offset and size of the records from `start` up to `end`; to be called in a thread."""
-    files = ReadOnlyFiles(filesystem, store.config.commit_log_directory)
-    try:
-        found = []
+    found = []
+    with closing(ReadOnlyFiles(filesystem, store.config.commit_log_directory)) as files:
         for record in LogScan(files, start, protected=end):
             offset = record.physical_offset if isinstance(record, RecordHead) else record.offset
             if offset >= end:
                 break
             if isinstance(record, RecordHead):
                 found.append((offset, record.size))
-        return found
-    finally:
-        files.close()
+    return found
 
 
 def compare_logs(

@@ -9,6 +9,7 @@ Nothing is changed. The log is read once, in order.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -392,8 +393,7 @@ class BatchQueueCheck:
     """The units of one queue of batches, as `QueueCheck` has those of others; all are kept in memory."""
 
     def __init__(self, filesystem: FileSystem, directory: Path) -> None:
-        files = ReadOnlyFiles(filesystem, directory, may_lack=True)
-        try:
+        with closing(ReadOnlyFiles(filesystem, directory, may_lack=True)) as files:
             if any(start % files.file_size for start in files.starts):
                 raise StoreCorrupt(f"{directory}: its files have no names that fit their size")
             sizes = {start: min(files.file_size, files.end - start) for start in files.starts}
@@ -401,8 +401,6 @@ class BatchQueueCheck:
                 np.frombuffer(files.read(start, size - size % BATCH_UNIT_BYTES), dtype=_BATCH_UNITS)
                 for start, size in sizes.items()
             ]
-        finally:
-            files.close()
         units = np.concatenate(parts) if parts else np.empty(0, dtype=_BATCH_UNITS)
         is_unit = (units["size"] > 0) & (units["physical"] >= 0) & (units["count"] > 0)
         written = np.flatnonzero(is_unit)

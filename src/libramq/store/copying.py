@@ -194,11 +194,8 @@ class _Copy:
         """Copy what Apache's broker wrote once, as it is; without it, messages match every tag."""
         source, target = self._root / queue, self._to / queue
         try:
-            files = ReadOnlyFiles(self._filesystem, source)
-            try:
+            with contextlib.closing(ReadOnlyFiles(self._filesystem, source)) as files:
                 self._copy_files(files, source, target, files.end)
-            finally:
-                files.close()
         except (StoreCorrupt, FileNotFoundError):  # Removed, or useless to the original as well.
             self._filesystem.remove_tree(target)
 

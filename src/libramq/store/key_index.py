@@ -18,7 +18,7 @@ Upstream: store/index/IndexService.java, IndexFile.java, IndexHeader.java, Defau
 
 import struct
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -67,7 +67,7 @@ def index_hash(text: str) -> int:
 
 
 class IndexFile:
-    """One file, open for reading and writing; `save_header` after entries were added."""
+    """One file, open for reading and writing; `save` after entries were added."""
 
     def __init__(self, filesystem: FileSystem, path: Path, *, slots: int, entries_max: int) -> None:
         self.path = path
@@ -143,12 +143,9 @@ class IndexFile:
                 return
             number = previous
 
-    def save_header(self) -> None:
-        """Write the header, which makes the entries added before visible."""
+    def save(self) -> None:
+        """Write the header, which makes the entries added before visible, and flush the file to the disk."""
         self._filesystem.pwrite(self._file, _HEADER.pack(*self.header), 0)
-
-    def sync(self) -> None:
-        """Flush the file to the disk."""
         self._filesystem.fsync(self._file)
 
     def close(self) -> None:
@@ -280,13 +277,11 @@ class KeyIndex:
 
     def advance(self, until: int) -> bool:
         """Index the next part of the log; return whether everything before `until` is indexed."""
-        try:
-            return self._advance(until)
-        except FileRemoved:  # The next call continues behind it.
-            return False
-
-    def _advance(self, until: int) -> bool:
-        with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
+        is_done = False
+        with (
+            suppress(FileRemoved),  # The next call continues behind it.
+            closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files,
+        ):
             if self._position is None or self._was_cut():
                 self._position = self._open(until)
             self._remove_before(files.min_offset)
@@ -295,7 +290,7 @@ class KeyIndex:
             is_done = self._put(files, heads, until)
             if is_done and scan.end <= until:  # Else `until` is within a record, which is not indexed yet.
                 self._position = max(self._position or 0, scan.end)
-            return is_done
+        return is_done
 
     def find(
         self,
@@ -454,8 +449,7 @@ class KeyIndex:
     def _finish(self, index: IndexFile) -> None:
         with closing(index):
             try:
-                index.save_header()
-                index.sync()
+                index.save()
             except OSError:
                 self._distrust()
                 raise

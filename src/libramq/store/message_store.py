@@ -368,11 +368,11 @@ class MessageStore:
 
         may_be_awaited: messages that have no queue yet may wait for it. Raises OSError if the disk refuses.
         """
-        if may_be_awaited or self._queues.of_topic(topic):
+        former = self._queues.of_topic(topic)
+        if may_be_awaited or former:
             self.deletions.note(topic, self._log.end)
-        units = sum(queue.max_offset for queue in self._queues.of_topic(topic))
         self._queues.delete_topic(topic)
-        self._queues_deleted(topic, units)
+        self._queues_deleted(topic, former)
 
     def copy_deletions(self, ends: Mapping[str, int]) -> Iterator[None]:
         """Take over deletions of a slave's master, as far as the log goes; OSError if the disk refuses."""
@@ -384,16 +384,15 @@ class MessageStore:
     def _copy_deletion(self, topic: str, end: int) -> None:
         self.deletions.note(topic, end)
         former = [each for each in self._queues.of_topic(topic) if each.last_physical_end <= end]
-        units = sum(queue.max_offset for queue in former)
         if former and len(former) == len(self._queues.of_topic(topic)):
             self._queues.delete_topic(topic)
         else:  # Others have begun again.
             for queue in former:
                 self._queues.delete(queue)
-        self._queues_deleted(topic, units)
+        self._queues_deleted(topic, former)
 
-    def _queues_deleted(self, topic: str, units: int) -> None:
-        self._points.queues_deleted(units)
+    def _queues_deleted(self, topic: str, former: Sequence[ConsumeQueue]) -> None:
+        self._points.queues_deleted(sum(queue.max_offset for queue in former))
         self._flusher.queues_deleted()
         self.touched = {key: end for key, end in self.touched.items() if key[0] != topic}
         self.changed()

@@ -167,14 +167,9 @@ def _unwrapped(data: bytes, head: RecordHead) -> Iterator[bytearray]:
 
 
 def _batch_topics(filesystem: FileSystem, root: Path) -> list[str]:
-    table = _topic_table(read_table(filesystem, root / "config", TOPICS).get(f"{TOPICS}.json"))
+    data = read_table(filesystem, root / "config", TOPICS).get(f"{TOPICS}.json")
+    table: dict[str, dict[str, object]] = (fastjson.loads(data) if data else {}).get("topicConfigTable") or {}
     return sorted(name for name, topic in table.items() if _is_of_batches(topic))
-
-
-def _topic_table(data: bytes | None) -> dict[str, dict[str, object]]:
-    document = fastjson.loads(data) if data else {}
-    table: dict[str, dict[str, object]] = document.get("topicConfigTable") or {}
-    return table
 
 
 def _is_of_batches(topic: dict[str, object]) -> bool:

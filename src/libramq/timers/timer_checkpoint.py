@@ -126,7 +126,11 @@ class TimerDirectory:
         self.wheel = root / WHEEL_NAME
         self.checkpoint = root / "config" / FILE_NAME
         self.metrics = root / "config" / METRICS_NAME
-        self.found = self._find()
+        #: None: the file is missing, or cut short.
+        self.found: FoundCheckpoint | None = None
+        if filesystem.exists(self.checkpoint):
+            with opened(filesystem, self.checkpoint) as file:
+                self.found = decode_checkpoint_file(filesystem.pread(file, FILE_BYTES, 0))
 
     def write_checkpoint(self, checkpoint: TimerCheckpoint, own: OwnCheckpoint) -> None:
         """Write the checkpoint and flush it. Raises OSError."""
@@ -140,9 +144,3 @@ class TimerDirectory:
             filesystem.fsync(file)
         if is_new:
             filesystem.sync_directory(path.parent)
-
-    def _find(self) -> FoundCheckpoint | None:
-        if not self.filesystem.exists(self.checkpoint):
-            return None
-        with opened(self.filesystem, self.checkpoint) as file:
-            return decode_checkpoint_file(self.filesystem.pread(file, FILE_BYTES, 0))

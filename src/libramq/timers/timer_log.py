@@ -138,24 +138,16 @@ class TimerLog:
         position = max(min(start, segments.end), segments.min_offset)
         self.scanned_end = position
         while position < self.written_end:
-            unit, follows = self._scan(position)
+            data, start = self._read(position, _SCAN_BYTES)
+            unit = decode_unit(data, start)
             if unit is not None:
                 yield position, unit
-            if follows == position:
+                position += UNIT_BYTES
+            elif is_blank(data, start):
+                position = segments.start_of(position) + segments.file_size
+            else:
                 return
-            self.scanned_end = position = follows
-
-    def _scan(self, position: int) -> tuple[TimerUnit | None, int]:
-        """Return the unit at a position and where the next one begins; the same position: the log ends."""
-        segments = self._segments
-        file_end = segments.start_of(position) + segments.file_size
-        data, start = self._read(position, _SCAN_BYTES)
-        unit = decode_unit(data, start)
-        if unit is not None:
-            return unit, position + UNIT_BYTES
-        if is_blank(data, start):
-            return None, file_end
-        return None, position
+            self.scanned_end = position
 
     def end_at(self, position: int) -> None:
         """End the log, right after it was opened: what is behind must not be found behind new units."""

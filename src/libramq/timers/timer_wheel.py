@@ -147,14 +147,10 @@ def read_wheel(
             data = filesystem.pread(file, min(_READ_BYTES, wheel_bytes - start), start)
             if data == empty:  # Nearly all of them, and most are holes.
                 continue
-            yield from _slots_of(data, start // SLOT_BYTES, from_tick, slots)
-
-
-def _slots_of(data: bytes, index: int, from_tick: int, slots: int) -> Iterator[tuple[int, Slot]]:
-    for tick, first, last, count, _ in _FORMAT.iter_unpack(data):
-        if tick >= from_tick and tick > 0 and last >= 0 and tick % slots == index:
-            yield tick, Slot(first, last, count)
-        index += 1
+            numbered = enumerate(_FORMAT.iter_unpack(data), start // SLOT_BYTES)
+            for index, (tick, first, last, count, _) in numbered:
+                if tick >= from_tick and tick > 0 and last >= 0 and tick % slots == index:
+                    yield tick, Slot(first, last, count)
 
 
 def write_slots(

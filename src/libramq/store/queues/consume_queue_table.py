@@ -147,14 +147,14 @@ class ConsumeQueueTable:
                     if not any(self._filesystem.listdir(directory / topic / str(each)) for each in ids):
                         continue
                     before = max([queue.last_physical_end for queue in self.of_topic(topic)], default=-1)
-                    self._hide(topic)
+                    self._forget_topic(topic)
                     self.batch_topics.add(topic)
                 for queue_id in ids:
                     self._load(topic, queue_id, clean=clean, physical_min=physical_min)
                 if is_batch and before >= 0:
                     self._settle(topic, before, clean=clean, physical_min=physical_min)
 
-    def _hide(self, topic: str) -> None:
+    def _forget_topic(self, topic: str) -> None:
         for queue in self.of_topic(topic):
             self._forget(queue)
 
@@ -167,7 +167,7 @@ class ConsumeQueueTable:
         is_batch = max(queue.last_physical_end for queue in self.of_topic(topic)) >= before
         self.removal.put(safe_child(self._places[not is_batch][0], topic))
         if not is_batch:
-            self._hide(topic)
+            self._forget_topic(topic)
             self.batch_topics.discard(topic)
             for queue_id in self._queue_ids(safe_child(self._places[False][0], topic)):
                 self._load(topic, queue_id, clean=clean, physical_min=physical_min)
@@ -201,8 +201,7 @@ class ConsumeQueueTable:
         for directory in (*(each for each, _ in self._places.values()), self._root / EXTENSIONS):
             self.removal.put(safe_child(directory, topic))
         self.batch_topics.discard(topic)
-        for queue in self.of_topic(topic):
-            self._forget(queue)
+        self._forget_topic(topic)
 
     def delete(self, queue: ConsumeQueue) -> None:
         """Remove one queue; its files are put into the removal. OSError if the disk refuses."""
