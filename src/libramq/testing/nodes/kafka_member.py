@@ -60,6 +60,7 @@ from libramq.wire.kafka.apis.offsets import (
     WantedGroup,
 )
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.frame import FrameReader
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
 from libramq.wire.kafka.schema import Message, Request, Topic, decode, encode
 
@@ -98,7 +99,7 @@ class KafkaLink:
         self._pending: dict[int, _Pending] = {}
         self._unsent: list[bytes] = []
         self._correlation = 0
-        self._data = bytearray()
+        self._frames = FrameReader()
         self.ask(
             ApiVersionsRequest(client_software_name=software, client_software_version="1"), lambda _: None
         )
@@ -149,14 +150,9 @@ class KafkaLink:
 
     def received(self, data: bytes) -> None:
         """Take bytes."""
-        self._data += data
-        while not self.is_over and len(self._data) >= 4:
-            end = 4 + int.from_bytes(self._data[:4])
-            if len(self._data) < end:
-                return
-            frame = bytes(self._data[4:end])
-            del self._data[:end]
-            self._answered(frame)
+        for frame in self._frames.receive(data):
+            if not self.is_over:
+                self._answered(frame)
 
     def _answered(self, frame: bytes) -> None:
         reader = Reader(frame)
