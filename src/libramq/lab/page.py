@@ -70,6 +70,7 @@ def lab_page(tables: Mapping[str, Sequence[Row]], costs: Costs, wall_ms: WallMs)
     """Return the page of these tables."""
     ranked_rows = ranked(tables["strategies"])
     made = datetime.fromtimestamp(int(wall_ms) / 1000, UTC)
+    kinds = sorted({row["kind"] for row in tables["steps"]})
     strategies = Strategies(
         names=[row["strategy"] for row in ranked_rows],
         failing=frozenset(row["strategy"] for row in ranked_rows if row["unowned_most"] > 0),
@@ -81,7 +82,7 @@ def lab_page(tables: Mapping[str, Sequence[Row]], costs: Costs, wall_ms: WallMs)
             tiles(_facts(tables)),
             _overview(ranked_rows, strategies),
             *_by_history(tables["strategies"], strategies),
-            *_examples(tables["steps"], strategies),
+            *(_example(tables["steps"], kind, strategies) for kind in kinds),
             _computing(ranked_rows, strategies),
             section(
                 "In numbers",
@@ -205,16 +206,10 @@ def _facts(tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, str]]:
     ]
 
 
-def _examples(steps: Sequence[Row], strategies: Strategies) -> list[Markup]:
-    """Return one history of each kind, move by move."""
-    kinds = sorted({row["kind"] for row in steps})
-    return [_example([row for row in steps if row["kind"] == kind], kind, strategies) for kind in kinds]
-
-
-def _example(rows: Sequence[Row], kind: str, strategies: Strategies) -> Markup:
-    """Return the moves of the first group's history; strategies that do the same share a line."""
-    group = rows[0]["group"]
-    rows = [row for row in rows if row["group"] == group]
+def _example(steps: Sequence[Row], kind: str, strategies: Strategies) -> Markup:
+    """Return the moves of the first history of a kind; strategies that do the same share a line."""
+    group = next(row["group"] for row in steps if row["kind"] == kind)
+    rows = [row for row in steps if (row["kind"], row["group"]) == (kind, group)]
     first = [row for row in rows if row["strategy"] == rows[0]["strategy"]]
     lines: dict[tuple[float, ...], list[str]] = {tuple(_summed(row["minimum"] for row in first)): []}
     for name in strategies.names:

@@ -5,7 +5,7 @@ Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from libramq.auth.access_control import AccessControl
 from libramq.auth.authorizer import ALLOW_ALL
@@ -53,8 +53,12 @@ SCAN_INTERVAL_MS: Final = 5_000
 NOTIFY_TIMEOUT_MS: Final = 3_000
 
 
-class LowestIdNotice(NamedTuple):
-    """A notification, and the addresses of the brokers that get it.
+#: A notification, and the addresses of the brokers that get it.
+LowestIdNotice = tuple[list[str], LowestIdHeader]
+
+
+class LowestIds:
+    """The lowest id of each broker name, with its address, as it was last seen; who hears of another one.
 
         a lower id has registered ──► the others, with the new one's HA address
         the lowest id has left ─────► those that remain, if they have enableSlaveActingMaster
@@ -62,13 +66,6 @@ class LowestIdNotice(NamedTuple):
     So a slave learns at once that it may act for its master, or that its master is back. Only with
     notifyMinBrokerIdChanged. Upstream: RouteInfoManager.notifyMinBrokerIdChanged.
     """
-
-    addresses: list[str]
-    header: LowestIdHeader
-
-
-class LowestIds:
-    """The lowest id of each broker name, with its address, as it was last seen."""
 
     def __init__(self, brokers: Mapping[str, BrokerRecord]) -> None:
         self._brokers = brokers
@@ -91,11 +88,11 @@ class LowestIds:
         header = LowestIdHeader(min_broker_id=lowest, min_broker_addr=address)
         if lowest < before[0]:
             header.ha_broker_addr = ha_address or None
-            return LowestIdNotice([at for id_, at in broker.addresses.items() if id_ != lowest], header)
+            return [at for id_, at in broker.addresses.items() if id_ != lowest], header
         if not broker.acting_master:
             return None
         header.offline_broker_addr = before[1]
-        return LowestIdNotice(list(broker.addresses.values()), header)
+        return list(broker.addresses.values()), header
 
 
 class Routes:
@@ -141,10 +138,10 @@ class Routes:
             log.info("broker connection closed", cluster=key.cluster, address=key.address)
 
     def _notify(self, notices: list[LowestIdNotice]) -> None:
-        for notice in notices:
-            log.info("lowest broker id changed", id=notice.header.min_broker_id, informed=notice.addresses)
-            call = header_call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, notice.header, nothing)
-            for address in notice.addresses:
+        for addresses, header in notices:
+            log.info("lowest broker id changed", id=header.min_broker_id, informed=addresses)
+            call = header_call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header, nothing)
+            for address in addresses:
                 self._ask(Question(address, call, lambda _: None, NOTIFY_TIMEOUT_MS))
 
     def _expire(self, now_ms: MonotonicMs) -> None:

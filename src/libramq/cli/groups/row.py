@@ -74,7 +74,7 @@ class GroupRow(GroupState):
                 self.group,
                 member.client_id,
                 member.instance or "–",
-                str(_count(member.queues)),
+                str(sum(len(ids) for brokers in member.queues.values() for ids in brokers.values())),
                 queue_ranges(member.queues) or "–",
             ]
             for member in self.members
@@ -146,10 +146,6 @@ def _ranges(ids: Iterable[int]) -> str:
     ends = [*(earlier for earlier, later in pairwise(ordered) if later != earlier + 1), ordered[-1]]
     runs = zip(starts, ends, strict=True)
     return " ".join(str(start) if start == end else f"{start}-{end}" for start, end in runs)
-
-
-def _count(queues: Mapping[str, Mapping[str, Sequence[int]]]) -> int:
-    return sum(len(ids) for brokers in queues.values() for ids in brokers.values())
 
 
 def _moment(at_ms: int, wall_ms: WallMs) -> str:
