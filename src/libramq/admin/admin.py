@@ -384,17 +384,9 @@ class Admin(AsyncClient):
         return await answer_of(partial(self._name_servers.route, topic))
 
     async def _group_route(self, group: str) -> TopicRouteData:
-        """Return which brokers have a group's retry topic, or its configuration; raises RouteNotFound."""
-        validate_group(group)
-        try:
-            route = await self._route(retry_topic(group))
-        except RouteNotFound:
-            configured = await self._configured_route(group)
-            if configured is not None:
-                return configured
-            raise RouteNotFound(
-                f"no broker knows group {group}: it is known once its first consumer has started"
-            ) from None
+        """Return where a group is, and log which of its brokers are away; raises RouteNotFound."""
+        unknown = f"no broker knows group {group}: it is known once its first consumer has started"
+        route = await self._found_group(group, unknown)
         if route.lb_absent_brokers and route.lb_absent_brokers != self._absent.get(group):
             log.warning(
                 "brokers that had a group are away, and what they know of it is missing",
@@ -403,6 +395,17 @@ class Admin(AsyncClient):
             )
         self._absent[group] = route.lb_absent_brokers
         return route
+
+    async def _found_group(self, group: str, unknown: str) -> TopicRouteData:
+        """Return which brokers have a group's retry topic, or its configuration; raises RouteNotFound."""
+        validate_group(group)
+        try:
+            return await self._route(retry_topic(group))
+        except RouteNotFound:
+            configured = await self._configured_route(group)
+            if configured is not None:
+                return configured
+            raise RouteNotFound(unknown) from None
 
     async def _masters(self, cluster: str | None) -> list[str]:
         """Return the addresses of a cluster's masters. None: of the only cluster."""

@@ -20,12 +20,11 @@ from libramq.errors import (
     QueryNotFound,
     RemoteError,
     RequestTimeout,
-    RouteNotFound,
     TopicNotExist,
 )
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import TopicConfig
-from libramq.message.names import retry_topic, validate_group, validate_topic
+from libramq.message.names import validate_group, validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ClientConnection, OffsetWrapper, TopicOffset
 from libramq.remoting.command import Command
@@ -173,17 +172,11 @@ class Operator(Admin):
 
     async def group_route(self, group: str) -> TopicRouteData:
         """Return where a group is; raises RouteNotFound when no broker has it."""
-        validate_group(group)
-        try:
-            return await self.route(retry_topic(group))
-        except RouteNotFound:
-            configured = await self._configured_route(group)
-            if configured is not None:
-                return configured
-            raise RouteNotFound(
-                f"no group {group} at name server {self.namesrv}: a group is known once its first consumer "
-                "has started; check the name (libra admin consumerProgress lists all)"
-            ) from None
+        unknown = (
+            f"no group {group} at name server {self.namesrv}: a group is known once its first consumer "
+            "has started; check the name (libra admin consumerProgress lists all)"
+        )
+        return await self._found_group(group, unknown)
 
     async def brokers_of(self, topic: str) -> list[str]:
         """Return the address of each broker that has a topic: its master's, else a slave's."""
