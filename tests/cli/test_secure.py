@@ -90,6 +90,10 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
         )
         table = libra("admin", "audit", "-n", namesrv, "-u", "admin", "-m", "1").out
         assert "AUTH_CREATE_USER" in table or "signedIn" in table
+        policy = ("-s", "User:reader", "-r", "Topic:T", "-a", "Pub", "-d", "Allow")
+        for change in ("createAcl", "updateAcl"):
+            changed = libra("admin", change, "-n", namesrv, "-c", "DefaultCluster", *policy)
+            assert changed.code == 0, changed
     authority, password = access.with_name("ca.pem").read_bytes(), access.read_bytes()
     monkeypatch.setenv("LIBRA_ACCESS", str(access))
     with secured(data) as namesrv:

@@ -258,10 +258,19 @@ def _user(info: UserInfo) -> h.Header:
     return h.UserHeader(username=info.username or "")
 
 
+def create_policies(info: AclInfo) -> Call[None]:
+    """Add entries to a user's policies."""
+    return _change_policies(R.AUTH_CREATE_ACL, info)
+
+
 def update_policies(info: AclInfo) -> Call[None]:
     """Change entries of a user's policies, or add them."""
+    return _change_policies(R.AUTH_UPDATE_ACL, info)
+
+
+def _change_policies(code: R, info: AclInfo) -> Call[None]:
     header = h.SubjectHeader(subject=info.subject or "")
-    return header_call(R.AUTH_UPDATE_ACL, header, nothing, body=encode_body(info))
+    return header_call(code, header, nothing, body=encode_body(info))
 
 
 def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Call[None]:

@@ -138,9 +138,8 @@ def _acl_command(verb: str, about: str) -> None:
         admin: Operator,
         target: Changed,
     ) -> Answer:
-        call = getattr(calls, f"{verb}_policies")(
-            _policies(subject, resources, actions, source_ips, decision)
-        )
+        made = calls.create_policies if verb == "create" else calls.update_policies
+        call = made(_policies(subject, resources, actions, source_ips, decision))
         return await _changed(admin, target, call, f"{verb} acl to", subject=subject)
 
     change.__doc__ = about
