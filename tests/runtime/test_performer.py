@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from tests.fakes import ManualClock, ManualThreads, ManualTimers, raise_it
 
@@ -646,6 +647,43 @@ def test_effects_are_performed_although_something_else_in_their_turn_failed(word
     words.performer.follow()
     assert line.writes == [b"for another"]
     assert words.failures == ["what follows from an event failed: a bug"]
+
+
+class Ring(msgspec.Struct, frozen=True):
+    """An effect that only one engine has."""
+
+    times: int
+
+
+def test_an_engine_that_serves_nobody_has_effects_of_its_own():
+    """Its timers, questions and failures are those of every engine; it needs neither threads nor a port."""
+    clock, timers = ManualClock(), ManualTimers()
+    kernel = Kernel(clock)
+    rung: list[int] = []
+    failures: list[str] = []
+
+    def ring(effect: Ring) -> None:
+        rung.append(10 // effect.times)
+        if effect.times == 5:  # One effect may cause another.
+            kernel.effects.add(Ring(2))
+            performer.follow()
+
+    performer = Performer(
+        Engine(kernel, None, Hooks()),
+        Seams(remotes=Words(), timers=timers),
+        monotonic_ms=clock.monotonic_ms,
+        failed=lambda what, error: failures.append(f"{what}: {error}"),
+        others={Ring: ring},
+    )
+    kernel.deadlines.set(clock.monotonic_ms() + 100, lambda _: kernel.effects.add(Ring(1)))
+    for times in (5, 0, 10):
+        kernel.effects.add(Ring(times))
+    performer.follow()
+    assert rung == [2, 5, 1]
+    assert failures == ["Ring could not be processed: integer division or modulo by zero"]
+    clock.advance(10_000)
+    timers.ring()
+    assert rung == [2, 5, 1, 10]
 
 
 def test_a_request_that_cannot_be_sent_fails_without_holding_up_other_effects(words):

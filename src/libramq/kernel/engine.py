@@ -48,13 +48,14 @@ class Hooks(NamedTuple):
 
 
 class Engine:
-    """One translator and its services."""
+    """One translator and its services; without a translator it serves nobody."""
 
-    def __init__(self, kernel: Kernel, translator: Translator, hooks: Hooks) -> None:
+    def __init__(self, kernel: Kernel, translator: Translator | None, hooks: Hooks) -> None:
         self.effects = kernel.effects
         self.longest_turn = kernel.longest_turn
         self.workload = kernel.workload
-        self.receive = translator.receive
+        if translator is not None:
+            self.receive = translator.receive
         self._clock = kernel.clock
         self.deadlines = kernel.deadlines
         self._hooks = hooks
@@ -76,7 +77,7 @@ class Engine:
         was busy. Messages of others lie unread in sockets meanwhile; their silence is not their fault.
         """
         now_ms = self._clock.monotonic_ms()
-        if self._is_late(now_ms):
+        if self._hooks.stalled and self._is_late(now_ms):
             stall_ms = now_ms - self._settled_ms
             self._settled_ms = now_ms
             log.warning("the process was stalled; deadlines are extended by that time", ms=stall_ms)
@@ -104,11 +105,11 @@ class Engine:
             # Else `tick` has yet to handle the stall.
             self._settled_ms = self.deadlines.floor_ms = now_ms
         failure: Exception | None = None
-        if self._hooks.settle:
+        for hook in self._hooks.settle:
             try:
-                _call_all(self._hooks.settle)
+                hook()
             except Exception as error:
-                failure = error
+                failure = _first(failure, error)
         while True:  # Without a call of its own: it is done for every request.
             for actions in self._following:
                 if actions:

@@ -11,9 +11,11 @@ read, or when the work of its last request has ended (`Proceed`).
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from libramq.clock import MonotonicMs
 from libramq.errors import RemoteError
@@ -23,7 +25,6 @@ from libramq.kernel.effect import (
     Close,
     Defer,
     Dial,
-    Effect,
     Listen,
     Offer,
     Proceed,
@@ -240,6 +241,9 @@ class Entrance:
 TURN_US_MAX: Final = 2_000
 #: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
 DELAY_MS_MIN: Final = 1
+#: Performs effects, by their types.
+Performers = Mapping[type[msgspec.Struct], Callable[[Any], None]]
+NO_OTHERS: Final[Performers] = {}
 _RESULT_FAILED: Final = "the result of an effect could not be processed"
 _SETTLING_FAILED: Final = "what follows from an event failed"
 
@@ -253,6 +257,7 @@ class Performer:
     """Performs one engine's effects; a `transport.server_connection.Handler`.
 
     listen: starts to accept connections, then calls back. failed: called with failures that are bugs of ours.
+    others: what performs the effects that only this engine has, by type.
     """
 
     def __init__(
@@ -261,8 +266,9 @@ class Performer:
         seams: Seams,
         *,
         monotonic_ms: Callable[[], MonotonicMs],
-        listen: Callable[[Callable[[], None]], None],
+        listen: Callable[[Callable[[], None]], None] | None = None,
         failed: Callable[[str, Exception], None] = log_failure,
+        others: Performers = NO_OTHERS,
     ) -> None:
         self._engine = engine
         self._deadlines = engine.deadlines
@@ -274,6 +280,7 @@ class Performer:
         self._monotonic_ms = monotonic_ms
         self._listen = listen
         self._failed = failed
+        self._others = others
         self._backlogs: dict[Channel, deque[Any]] = {}
         self._turn_began_us = 0
         #: Whether steps of long work were taken in this turn.
@@ -489,6 +496,7 @@ class Performer:
         connection: Any = work.connection
         if isinstance(wanted, InThread):
             self._busy.began(connection, wanted.thread)
+            assert self._threads is not None, "this performer has no threads"
             done = self._event(partial(self._done, work, wanted.thread))
             self._threads.run(wanted.thread, wanted.work, done)
             return True
@@ -546,9 +554,13 @@ class Performer:
                 if type(effect) is Send:
                     self._outgoing.add(effect.connection, effect.data)
                 else:
-                    self._deliver(type(effect).__name__, self._do, effect)
+                    perform = self._others.get(type(effect), self._do)
+                    try:
+                        perform(effect)
+                    except Exception as error:  # It does not prevent the others.
+                        self._failed(f"{type(effect).__name__} could not be processed", error)
 
-    def _do(self, effect: Effect) -> None:
+    def _do(self, effect: msgspec.Struct) -> None:
         match effect:
             case Offer():
                 self._outgoing.offer(effect.connection, effect.data)
@@ -566,6 +578,7 @@ class Performer:
             case Proceed():
                 self._go_on(UnderWay(effect.steps, effect.connection))
             case Listen():
+                assert self._listen is not None, "this performer accepts no connections"
                 listening = effect.done
                 self._listen(self._event(lambda _: listening()))
             case Dial():
@@ -584,6 +597,7 @@ class Performer:
             self._failed("a request could not be sent", error)
 
     def _run(self, effect: Run) -> None:
+        assert self._threads is not None, "this performer has no threads"
         if effect.is_brief:  # It is run at once if it is no burden.
             try:
                 was_run = self._threads.run_brief(effect.work, effect.done)

@@ -147,9 +147,13 @@ class Threads(Protocol):
 
 
 class Seams(NamedTuple):
-    """The seams of one engine. dialer: None for an engine that makes no connections for streams of bytes."""
+    """The seams of one engine.
+
+    threads: None for an engine without work for them. dialer: None for one that makes no connections for
+    streams of bytes.
+    """
 
     remotes: Remotes
     timers: Timers
-    threads: Threads
+    threads: Threads | None = None
     dialer: Dialer | None = None

@@ -63,7 +63,7 @@ class Conversation:
 
     def _(self, _=None):
         """Settle an event, as the network does after each, and note its effects."""
-        self.core.settle(self.now_ms)
+        self.core.settle()
         return self.note(self.decided())
 
     def decided(self):
@@ -131,7 +131,7 @@ class Conversation:
         while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms:
             self.now_ms = max(self.now_ms, due_ms)
             self.core.kernel.deadlines.run(self.now_ms)
-            self.core.settle(self.now_ms)
+            self.core.settle()
             effects += self.decided()
         self.now_ms = now_ms
         return self.note(e for e in effects if with_routes or not isinstance(e, fx.FetchRoutes))

@@ -676,7 +676,8 @@ def ticks(talk, until_ms):
     count = 0
     while (due_ms := talk.next_due_ms) is not None and due_ms <= until_ms:
         talk.core.kernel.deadlines.run(due_ms)
-        talk.core.settle(due_ms)
+        talk.now_ms = due_ms
+        talk.core.settle()
         count += 1
     talk.now_ms = until_ms
     return count

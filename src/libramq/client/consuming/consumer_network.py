@@ -17,7 +17,6 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.broker_requests import BrokerRequests, Core, DirectDelivery
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Performers
 from libramq.client.consuming.fetching.fetching import Fetching
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
@@ -40,11 +39,14 @@ from libramq.errors import (
 )
 from libramq.filter.subscription import Selector
 from libramq.formats.route import TopicRouteData
+from libramq.kernel.engine import Engine, Hooks
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import heartbeat
 from libramq.rpc.call import Call
+from libramq.runtime.performer import Performer, Performers
+from libramq.runtime.seams import Seams as PerformerSeams
 from libramq.runtime.seams import Timer
 from libramq.transport.access import OPEN
 from libramq.transport.outages import Outages, log_failed_request
@@ -136,15 +138,19 @@ class ConsumerNetwork:
             event=self._event,
             deliver=run.deliver,
         )
-        self._performers = self._new_performers(run)
+        self._performer = Performer(
+            Engine(self.core.kernel, None, Hooks(settle=[self.core.settle])),
+            PerformerSeams(self._remotes, self._timers),
+            monotonic_ms=clock.monotonic_ms,
+            failed=self._failed,
+            others=self._performers(run),
+        )
         self._owner_timer: Timer | None = None
-        self._timer: Timer | None = None
-        self._timer_due_ms = MonotonicMs(0)
         self._is_running = False
         self._stopped: Callable[[None], None] | None = None
         self._stop_timer: Timer | None = None
 
-    def _new_performers(self, run: Run) -> Performers:
+    def _performers(self, run: Run) -> Performers:
         performers: Performers = {
             fx.Deliver: lambda effect: run.deliver(effect.deliveries),
             fx.Abandon: lambda effect: run.give_up(effect.deliveries),
@@ -260,9 +266,9 @@ class ConsumerNetwork:
     def end(self) -> None:
         """End now, without the remaining commits, and without unregistering."""
         self._is_running = False
-        for timer in (self._timer, self._stop_timer):
-            if timer is not None:
-                timer.cancel()
+        self._performer.stop()
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
         self._close()
         stopped, self._stopped = self._stopped, None
         if stopped is not None:
@@ -371,44 +377,14 @@ class ConsumerNetwork:
         if self._is_running:
             self._event(partial(self.core.connection_lost, address))
 
-    def _tick(self) -> None:
-        self._timer = None
-        if not self._is_running:
-            return
-        self._event(self.core.kernel.deadlines.run)
-
     def _event(self, event: Callable[[MonotonicMs], None]) -> None:
         """Pass an event to the core, and do what that decides, even if it fails midway."""
         try:
             event(self._clock.monotonic_ms())
         finally:
-            self._follow()
+            self._performer.follow()
 
     # Effects.
-
-    def _follow(self) -> None:
-        """Settle an event, perform its effects, and set the timer to the core's next due time."""
-        try:
-            self.core.settle(self._clock.monotonic_ms())
-        except Exception as error:  # What was decided before it is done all the same.
-            self._failed("what follows from an event could not be done", error)
-        pending = self.core.kernel.effects.pending
-        effects = pending.copy()
-        pending.clear()
-        for effect in effects:
-            try:
-                self._performers[type(effect)](effect)
-            except Exception as error:  # A failed effect must not prevent the others.
-                self._failed(f"the effect {type(effect).__name__} failed", error)
-        due_ms = self.core.kernel.deadlines.next_due_ms
-        if due_ms is None or not self._is_running:
-            return
-        if self._timer is not None:
-            if self._timer_due_ms <= due_ms:
-                return
-            self._timer.cancel()
-        self._timer_due_ms = due_ms
-        self._timer = self._timers.after(max(0, due_ms - self._clock.monotonic_ms()), self._tick)
 
     def _read_offset(self, effect: fx.ReadOffset) -> None:
         stored = self._stored_offsets.read(effect.queue)
@@ -445,7 +421,7 @@ class ConsumerNetwork:
                 self._failed(f"a response of {ask.address} could not be processed", error)
                 # The core asks again, as after every failed request; what it has decided so far is done.
                 outcome = RemoteError(f"the response of broker {ask.address} could not be processed")
-        self._follow()
+        self._performer.follow()
 
     def _fetch_routes(self, effect: fx.FetchRoutes) -> None:
         def found(

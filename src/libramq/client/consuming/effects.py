@@ -129,5 +129,3 @@ Effect = (
     | Recovered
     | Stopped
 )
-#: The functions that perform effects, by the type of the effect that each takes.
-Performers = dict[type[Any], Callable[[Any], None]]

@@ -223,8 +223,9 @@ class PushConsumerCore:
         if len(self.table):
             self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
 
-    def settle(self, now_ms: MonotonicMs) -> None:
+    def settle(self) -> None:
         """Decide what follows from an event. Each part sees what those before it changed."""
+        now_ms = self.kernel.clock.monotonic_ms()
         if self.own.locks_wanted or self.own.to_unlock:
             self.locks.requests(now_ms)
         if self.fetching.commits.waiting:

@@ -418,8 +418,9 @@ class PopConsumerCore:
         self._stop_due.cancel()
         self.known_brokers.unregister(now_ms)
 
-    def settle(self, now_ms: MonotonicMs) -> None:
+    def settle(self) -> None:
         """Decide what follows from an event."""
+        now_ms = self.kernel.clock.monotonic_ms()
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             self.holding.give_back(now_ms)
         self._settling.requests(now_ms)
