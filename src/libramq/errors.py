@@ -159,14 +159,23 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
         raise MissingExtra(text, name=error.name) from None
 
 
-@contextmanager
-def journalled(what: str) -> Iterator[None]:
-    """Raise BrokerError if the disk refuses what the block journals."""
-    try:
-        yield
-    except OSError as error:
-        remark = f"the {what} cannot be journalled: {error}"
-        raise broker_error(ResponseCode.SYSTEM_ERROR, remark) from error
+class Journalling:
+    """Raises BrokerError if the disk refuses what the block journals.
+
+    A class, as each request that commits enters one: a generator takes nearly a microsecond longer.
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            remark = f"the {self._what} cannot be journalled: {error}"
+            raise broker_error(ResponseCode.SYSTEM_ERROR, remark) from error
 
 
 class InvalidMessage(LibraError, ValueError):

@@ -15,7 +15,7 @@ import msgspec
 
 from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error, journalled
+from libramq.errors import Journalling, broker_error
 from libramq.formats.document import Document
 from libramq.pop.positions import QueueOfGroup
 
@@ -211,7 +211,7 @@ class OrderTable:
 
     def _write(self, queue: QueueOfGroup, entry: OrderEntry | None) -> None:
         group, topic, queue_id = queue
-        with journalled("pop"):
+        with Journalling("pop"):
             self._record(_SEPARATOR.join((topic, group, str(queue_id))), entry)
 
     def apply(self, name: str, entry: OrderEntry | None) -> None:

@@ -19,7 +19,7 @@ from libramq.broker.groups.offset_commits import Committing
 from libramq.broker.groups.removal import Removal
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, LibraError, broker_error, journalled
+from libramq.errors import BrokerError, Journalling, LibraError, broker_error
 from libramq.kernel.connection import Connection
 from libramq.message.queue import MessageQueue
 
@@ -233,7 +233,7 @@ class GroupOffsets:
             self.committing.commit(connection, group, topic, queue_id, offset, is_as_sent=True)
             return
         # Its last members are gone; one of them that stood still may not know, and would commit over this.
-        with journalled("fence"):
+        with Journalling("fence"):
             was_open = self._fences.close(group, topic, queue_id)
         self.committing.record(group, topic, queue_id, offset, is_as_sent=True)
         if was_open:

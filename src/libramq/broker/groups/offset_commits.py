@@ -15,7 +15,7 @@ from libramq.broker.files.slave_commits import CommitsAtSlave
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.requirements import Requirements
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error, journalled
+from libramq.errors import Journalling, broker_error
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
@@ -448,10 +448,10 @@ class Committing:
         commit(group, topic, queue_id, offset)
 
     def _commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        with journalled("offset"):
+        with Journalling("offset"):
             self.offsets.commit_as_sent(group, topic, queue_id, offset)
 
     def write(self) -> None:
         """Journal the commits by one write; raises BrokerError if the disk refuses."""
-        with journalled("offset"):
+        with Journalling("offset"):
             self.offsets.write()

@@ -17,7 +17,7 @@ from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, broker_error, journalled
+from libramq.errors import BrokerError, Journalling, broker_error
 from libramq.fencing import Claim, Claims, Opened
 from libramq.kernel.connection import Connection
 from libramq.kernel.purgatory import Waiter
@@ -103,7 +103,7 @@ class QueueOpening:
         # Before anything changes: it may look at the queue's first message, and the caller may not wait.
         offset = self._offsets.first_to_read(group, topic, queue_id)
         is_initial = offset is not None and self._offsets.query(group, topic, queue_id) is None
-        with journalled("opening"):
+        with Journalling("opening"):
             former = self._fences.open(group, topic, queue_id, claim)
         if self._offsets.take_reset(group, topic, queue_id) is not None:
             self._fences.forget_attempts(group, topic, queue_id)

@@ -43,14 +43,8 @@ from libramq.wire.kafka.apis.groups import (
     FindCoordinatorResponse,
     TopicPartitions,
 )
-from libramq.wire.kafka.apis.handshake import (
-    ApiVersionsRequest,
-)
-from libramq.wire.kafka.apis.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
+from libramq.wire.kafka.apis.handshake import ApiVersionsRequest
+from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     OffsetCommitRequest,

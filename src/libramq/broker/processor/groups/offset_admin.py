@@ -34,7 +34,7 @@ from libramq.broker.processor.groups.consumer_offset import JAVA
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import BrokerError, ConsumerNotOnline, LibraError, broker_error, counted, journalled
+from libramq.errors import BrokerError, ConsumerNotOnline, Journalling, LibraError, broker_error, counted
 from libramq.fencing import MODE_EPOCHS
 from libramq.formats.document import encode_body
 from libramq.groups.cluster_view import ClusterView
@@ -170,7 +170,7 @@ class OffsetAdministration:
         if group is None or not group.is_broadcasting:
             for queue_id, offset in offsets.items():  # Pending until they are read from.
                 self._offsets.reset(header.group, header.topic, queue_id, offset)
-            with journalled("offsets"):
+            with Journalling("offsets"):
                 self._offsets.write_resets()
             members = self._move_readers(header, offsets, members)
         moved = tuple(offsets.items())
@@ -217,7 +217,7 @@ class OffsetAdministration:
 
     def _set_under_epochs(self, header: h.ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
         """Close the fence first: otherwise a reader's commit could undo the reset."""
-        with journalled("fence"):
+        with Journalling("fence"):
             for queue_id in offsets:
                 self._fences.close(header.group, header.topic, queue_id)
         for queue_id, offset in offsets.items():
@@ -225,7 +225,7 @@ class OffsetAdministration:
             self._offsets.take_reset(header.group, header.topic, queue_id)
             self._offsets.commit(header.group, header.topic, queue_id, offset)
         try:
-            with journalled("offsets"):
+            with Journalling("offsets"):
                 self._offsets.write_resets()
         finally:
             fenced = broker_error(ResponseCode.FENCED, f"the offsets of group {header.group} were reset")
@@ -286,7 +286,7 @@ class OffsetAdministration:
                 self._offsets.take_reset(header.dest_group, topic, queue_id)
                 self._offsets.commit(header.dest_group, topic, queue_id, offset)
                 yield None
-        with journalled("offsets"):
+        with Journalling("offsets"):
             self._offsets.write()
         return SUCCESS
 
