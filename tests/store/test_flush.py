@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.errors import SyncFailed
+from libramq.errors import StoreError, SyncFailed
 from libramq.filesystem import FLUSHES_AT_ONCE, LocalFileSystem
 from libramq.store.checkpoint import RecoveryPointFile
 from libramq.store.config import FlushDiskType
@@ -121,6 +121,30 @@ def test_where_none_failed_but_some_could_not_be_opened_the_plan_may_be_run_agai
     disk = Failing({"004": errno.EMFILE})
     with pytest.raises(OSError, match="Too many open files"):
         run_flush(disk, FlushPlan(paths=files(tmp_path, 4 * PATHS_MIN)))
+
+
+class QueuesClosed(Disk):
+    """A disk where the files of queues cannot be opened any more, once `is_closed` is set."""
+
+    is_closed = False
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        if self.is_closed and "consumequeue" in path.parts:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().open(path, write=write, create=create)
+
+
+def test_the_log_is_flushed_even_where_a_queue_cannot_be(tmp_path: Path):
+    disk = QueuesClosed()
+    store = open_store(tmp_path, disk=disk)
+    store.append_batch([message("a")])
+    store.flush()
+    end = store.append_batch([message("b")])[0].end
+    disk.is_closed = True
+    with pytest.raises(StoreError, match="Too many open files"):
+        store.flush()
+    assert store.flushed_offset == end
+    kill(store)
 
 
 def test_many_new_queues_are_made_in_slices(tmp_path: Path):

@@ -257,10 +257,13 @@ class Flusher:
         return QueueRound(self._queues, least_bytes=config.flush_consume_queue_least_pages * PAGE_BYTES)
 
     def flush_everything(self, store_timestamp_ms: WallMs) -> None:
-        """Flush everything now, waiting for the disk; raises SyncFailed, or OSError."""
+        """Flush everything now, waiting for the disk; raises SyncFailed, or OSError.
+
+        The log is first: it is on the disk even where the file of a queue cannot be opened.
+        """
         for make in (
-            partial(self.plan_queues, MonotonicMs(0), store_timestamp_ms, thorough=True),
             partial(self.plan_log, MonotonicMs(0), forced=True),
+            partial(self.plan_queues, MonotonicMs(0), store_timestamp_ms, thorough=True),
         ):
             if (plan := make()) is not None:
                 run_flush(self._filesystem, plan)
