@@ -203,7 +203,7 @@ def test_a_master_that_redelivers_before_it_has_asked_is_caught(monkeypatch: pyt
 
     def begin_at_once(self: Reviving, *parts: Any) -> None:
         begin(self, *parts)
-        self._is_held = False
+        self.rounds.is_held = False
 
     monkeypatch.setattr(Reviving, "__init__", begin_at_once)
     caught(AttemptsComeOnce)

@@ -21,7 +21,6 @@ from libramq.broker.groups.offset_commits import Committing, OffsetCommits
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.processor.messages.pull_message import PullMessage
-from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.membership.coordination import MemberCoordination
@@ -245,7 +244,7 @@ def test_an_orderly_member_that_does_not_wait_is_caught(monkeypatch: pytest.Monk
 
 
 def test_releases_without_a_commit_are_caught(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Commits, "last", lambda self, owned: None)
+    monkeypatch.setattr(Commits, "commit_last", lambda self, owned: False)
     commit = Commits.commit
     monkeypatch.setattr(
         Commits,
@@ -258,11 +257,7 @@ def test_releases_without_a_commit_are_caught(monkeypatch: pytest.MonkeyPatch):
 def test_unreported_releases_are_caught(monkeypatch: pytest.MonkeyPatch):
     """The coordinator takes the queue only after a while."""
 
-    def forgotten(self: MemberCoordination, _: object) -> fx.Effects:
-        self._released.clear()
-        return []
-
-    monkeypatch.setattr(MemberCoordination, "_releases", forgotten)
+    monkeypatch.setattr(MemberCoordination, "_release", lambda self, _: self._released.clear())
     caught(HandoversAreShort, scenario("join", "join", "join", group=OURS))
 
 

@@ -99,8 +99,7 @@ class HAService:
         """Send new bytes of the log, and what comes next."""
         if self._slaves:
             self._store.when_changed(self._send_all)
-            is_sync = self._store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-            end = self._store.flushed_offset if is_sync else self._store.end
+            end = self._end
             for slave in list(self._slaves.values()):
                 if slave.sent < end and not slave.is_warming:
                     self._send(slave, end)
@@ -113,6 +112,12 @@ class HAService:
     def slaves(self) -> list[HAConnection]:
         """Return the connected slaves."""
         return list(self._slaves.values())
+
+    @property
+    def _end(self) -> int:
+        """Return up to where slaves may have the log."""
+        is_sync = self._store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        return self._store.flushed_offset if is_sync else self._store.end
 
     def _accept(self, connection: Connection, reported: int, now_ms: MonotonicMs) -> None:
         store = self._store
