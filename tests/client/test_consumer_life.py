@@ -1,6 +1,7 @@
 """Tests of a push consumer's life: starts and stops that overlap, and event loops that end before it."""
 
 import asyncio
+import random
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +10,20 @@ from types import SimpleNamespace
 import pytest
 
 from libramq.client import ConsumeFrom, PushConsumer
+from libramq.client.consuming.consumer_network import ConsumerNetwork
+from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.network_thread import THREAD_NAME
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import InvalidState, LocalProtocolError, LoopClosed, NoPermission
+from libramq.errors import (
+    ConnectFailed,
+    InvalidState,
+    LocalProtocolError,
+    LoopClosed,
+    NameServerUnavailable,
+    NoPermission,
+)
+from libramq.filter.tag import parse_tag_filter
+from tests.fakes import ManualClock, ManualTimers
 
 
 def consumer(namesrv, **options):
@@ -51,6 +63,27 @@ async def test_a_start_that_gets_no_network_thread_may_be_repeated(namesrv, brok
     async with reader:
         pass
     assert network_threads() == []
+
+
+def test_a_start_that_fails_leaves_no_timer_behind():
+    """That of a consumer that was paused meanwhile had rung for ever, on the thread that others share."""
+    timers, dialed, outcomes = ManualTimers(), [], []
+    parts = ("deliver", "give_up", "notify", "begin_trouble", "end_trouble")
+    network = ConsumerNetwork(
+        ConsumerSettings(group="g", client_id="me"),
+        {"T": parse_tag_filter("*")},
+        name_server_addresses=["ns:1"],
+        dialer=SimpleNamespace(dial=lambda address, connection: dialed.append(connection)),
+        timers=timers,
+        clock=ManualClock(),
+        randomness=random.Random(1),
+        run=SimpleNamespace(**dict.fromkeys(parts, lambda _: None)),
+    )
+    network.start(outcomes.append)
+    network.pause(None)
+    dialed[0].refused(ConnectFailed("nobody is there"))
+    assert [type(outcome) for outcome in outcomes] == [NameServerUnavailable]
+    assert timers.due == []
 
 
 async def test_a_stop_during_the_start_waits_for_it(namesrv, broker, watch):

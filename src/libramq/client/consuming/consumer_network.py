@@ -266,7 +266,6 @@ class ConsumerNetwork:
     def end(self) -> None:
         """End now, without the remaining commits, and without unregistering."""
         self._is_running = False
-        self._performer.stop()
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         self._close()
@@ -275,6 +274,7 @@ class ConsumerNetwork:
             stopped(None)
 
     def _close(self) -> None:
+        self._performer.stop()
         self._remotes.close()
         if self._owner_timer is not None:
             self._owner_timer.cancel()
