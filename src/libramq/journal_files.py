@@ -67,9 +67,9 @@ class JournalFiles:
 
     def close(self) -> None:
         """Close the newest file; the next change begins another one."""
-        if self._file is not None:
-            self._filesystem.close(self._file)
-            self._file = None
+        file, self._file = self._file, None  # Closed, too, if the disk refuses: its number may be another's.
+        if file is not None:
+            self._filesystem.close(file)
 
     def remove(self, number: int) -> None:
         """Remove a file."""

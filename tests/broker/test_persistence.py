@@ -1,10 +1,13 @@
 """The persistence: a write that fails, for whatever reason, is tried again."""
 
+import errno
 import json
 
+from libramq.broker.files.persistence import FOLD_MS
 from libramq.kernel.effect import Thread
 from libramq.store import StoreMessage
 from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
 
 
 def offsets_writes(talk: Conversation) -> list:
@@ -39,4 +42,32 @@ def test_a_progress_file_is_written_again_after_an_unexpected_failure(tmp_path):
     talk.threads.work.remove(work)
     talk.threads.finish(work)
     assert not talk.broker.ledger.has_changes
+    talk.close()
+
+
+def test_a_table_whose_journal_cannot_be_closed_does_not_keep_others_from_their_files(tmp_path, monkeypatch):
+    """A network file system may refuse that; then no table was written any more until the broker stopped."""
+    talk = Conversation(tmp_path)
+    opened, close, paths = talk.disk.open, talk.disk.close, {}
+
+    def noted(path, **how):
+        file = opened(path, **how)
+        paths[file] = path.name
+        return file
+
+    def refused_once(file):
+        close(file)
+        if paths.pop(file, "").startswith("subscriptionGroup.json.journal"):
+            monkeypatch.setattr(talk.disk, "close", close)
+            raise OSError(errno.EIO, "a test")
+
+    monkeypatch.setattr(talk.disk, "open", noted)
+    monkeypatch.setattr(talk.disk, "close", refused_once)
+    talk.beat(FakePeer(), "client", group="New")
+    for topic in ("First", "Second"):
+        talk.create_topic(topic)
+        talk.advance(FOLD_MS)
+        talk.threads.run_all(Thread.DISK)
+    assert talk.disk.close == close
+    assert '"Second"' in (tmp_path / "config" / "topics.json").read_text()
     talk.close()

@@ -5,7 +5,7 @@ Each but the last has a ledger: a change is in its journal before it takes effec
 written soon after, by a thread (`plan_folds`). Members' heartbeats bring the filters again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -132,12 +132,12 @@ class Tables:
             lambda ledger: Entries[SavedEntry](ledger.append, lambda them: ModernGroupsFile(entries=them)),
         )  # fmt: skip
 
-    def plan_folds(self) -> list[tuple[ConfigLedger[Any], PendingWrite]]:
-        """Return the changed tables, to be written in a thread."""
+    def plan_folds(self) -> Iterator[tuple[ConfigLedger[Any], PendingWrite]]:
+        """Yield the changed tables, to be written in a thread; each is, also if a later one cannot be."""
         self.has_changes = False
-        return [
-            (ledger, plan) for ledger, value in self._folded if (plan := ledger.plan_fold(value)) is not None
-        ]
+        for ledger, value in self._folded:
+            if (plan := ledger.plan_fold(value)) is not None:
+                yield ledger, plan
 
     def close(self) -> None:
         """Write what changed and close; a failure does not stop the rest."""
