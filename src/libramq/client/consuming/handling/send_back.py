@@ -13,6 +13,7 @@ from libramq.client.consuming.queues.owned_queue import HandlerError
 from libramq.client.producing.send_request import Prepared, SendSettings
 from libramq.logs import get_logger
 from libramq.message import properties as names
+from libramq.message.delay_level import DELAY_LEVEL_MAX, DELAY_LEVELS_MS, delay_ms
 from libramq.message.message import MessageExt
 from libramq.message.names import dlq_topic, retry_topic
 from libramq.message.properties import properties_to_text
@@ -24,13 +25,6 @@ log = get_logger(__name__)
 INNER_PRODUCER: Final = SendSettings(group="CLIENT_INNER_PRODUCER")
 #: The broker's first redelivery has delay level 3 (AbstractSendMessageProcessor).
 FIRST_RETRY_LEVEL: Final = 3
-#: MessageStoreConfig.messageDelayLevel: level 1 is the first.
-DELAY_LEVELS_MS: Final = tuple(
-    1000 * seconds
-    for seconds in (
-        1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200
-    )
-)  # fmt: skip
 #: CONSUMER_SEND_MSG_BACK: the broker chooses by the number of attempts, or makes it a dead letter.
 CHOSEN_BY_BROKER: Final = 0
 DEAD_LETTER: Final = -1
@@ -46,7 +40,7 @@ def delay_level(after_ms: int | None) -> int:
     """Return the lowest delay level that is at least so long."""
     if after_ms is None:
         return CHOSEN_BY_BROKER
-    return min(bisect_left(DELAY_LEVELS_MS, after_ms), len(DELAY_LEVELS_MS) - 1) + 1
+    return min(bisect_left(DELAY_LEVELS_MS, after_ms) + 1, DELAY_LEVEL_MAX)
 
 
 def send_back_header(
@@ -141,8 +135,8 @@ def failure_of(
         about["attempt"] = f"{times + 1}" if endless else f"{times + 1} of {settings.retries_max + 1}"
         if not settings.is_last_attempt(times) and not settings.pop:
             # A broker redelivers it by its level, if it has Apache's.
-            level = min(FIRST_RETRY_LEVEL + max(times, 0), len(DELAY_LEVELS_MS))
-            again_ms = settings.suspend_ms if settings.orderly else DELAY_LEVELS_MS[level - 1]
+            level = FIRST_RETRY_LEVEL + max(times, 0)
+            again_ms = settings.suspend_ms if settings.orderly else delay_ms(level)
             about["next_attempt"] = f"in {again_ms / 1000:g} s"
     return what_follows(messages, settings), about
 

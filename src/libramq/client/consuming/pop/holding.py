@@ -33,7 +33,6 @@ from libramq.client.consuming.handling.consumption import REDELIVER_MS
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import (
     DEAD_LETTER,
-    DELAY_LEVELS_MS,
     FIRST_RETRY_LEVEL,
     log_dead_letter,
     log_rejected,
@@ -54,6 +53,7 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, RequestCodeNotSupported
 from libramq.logs import get_logger
+from libramq.message.delay_level import DELAY_LEVELS_MS
 from libramq.message.message import MessageExt
 from libramq.rpc import pop_calls
 from libramq.rpc.broker_calls import send_back
