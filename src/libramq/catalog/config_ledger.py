@@ -126,7 +126,7 @@ class ConfigLedger(Generic[C]):
 
     def close(self, value: Callable[[], object]) -> None:
         """Fold, waiting for the disk, and close; the journals are kept if the disk refuses."""
-        self._files.is_folding = False  # Threads have ended; the outcome of what they did is taken by nobody.
+        self._files.is_folding = False  # The threads have ended, and nobody takes the outcome of their folds.
         plan = self.plan_fold(value)
         try:
             if plan is not None:

@@ -1,7 +1,7 @@
-"""The config table: what the tables of topics and groups share: a change is recorded before it takes effect;
-which changes a disk refuses that cannot record them.
+"""The config table: configurations by name, as the tables of topics and groups have them; a change takes
+effect once it is recorded; which changes are refused if the disk has no room.
 
-Those that a request names are refused, those by use (a first pull) take effect without a record.
+Those that a request names are refused; those by use (a first pull) take effect without a record.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -2,7 +2,7 @@
 there are.
 
 The property DELAY has the level: 1 is the first, and one above the last counts as the last. A broker may be
-configured to other delays (`broker/config.py`), which clients and files do not show.
+configured with other delays (`broker/config.py`), of which clients know nothing.
 Upstream: MessageStoreConfig.messageDelayLevel.
 """
 

@@ -61,8 +61,8 @@ class Settings:
         self.config = config
 
 
-#: Which flags each request looks at, and which of them the topics that it is for have: those of a unit; those
-#: that consumers of a unit read; and of these, those that belong to none.
+#: The flags that each request looks at, and which of them its topics have. In this order: topics of a unit;
+#: topics that consumers of a unit read; those of them that belong to no unit.
 FLAGGED: Final[Mapping[int, tuple[int, int]]] = {
     RequestCode.GET_UNIT_TOPIC_LIST: (FLAG_UNIT, FLAG_UNIT),
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (FLAG_UNIT_SUBSCRIPTION, FLAG_UNIT_SUBSCRIPTION),

@@ -58,7 +58,8 @@ LowestIdNotice = tuple[list[str], LowestIdHeader]
 
 
 class LowestIds:
-    """The lowest id of each broker name, with its address, as it was last seen; who hears of another one.
+    """The lowest id of each broker name, with its address, as it was last seen; which brokers are notified
+    of a change.
 
         a lower id has registered ──► the others, with the new one's HA address
         the lowest id has left ─────► those that remain, if they have enableSlaveActingMaster
@@ -111,7 +112,7 @@ class Routes:
         self._tidying: Each[None] = Each(kernel.work, self._tidy)
 
     def settle(self) -> None:
-        """Schedule the expiry of silent brokers, and the clean-up of departed brokers' topics.
+        """Schedule the expiry of silent brokers, and the clean-up of topics that brokers have no longer.
 
         Brokers whose group has another lowest id are informed.
         """

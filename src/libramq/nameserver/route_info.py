@@ -138,7 +138,7 @@ class RouteInfo:
         self._clusters = self.tables.clusters
         self._topics = self.tables.topics
         self._pending: list[PendingTopics] = []
-        #: Departed brokers, and their topics that are still in the table of topics.
+        #: Brokers, and the topics of theirs that are to be removed from the table of topics.
         self._left: deque[tuple[str, dict[str, QueueData]]] = deque()
         self._live: dict[str, Liveness] = {}
         #: By name, whose absence began first at the beginning.
@@ -396,9 +396,9 @@ class RouteInfo:
             self._pending.remove(pending)
 
     def _leave_topics(self, name: str, broker: BrokerRecord, whole: TopicConfigSerializeWrapper) -> None:
-        """Remove the topics that a broker's whole table lacks; as Apache's deleteTopicWithBrokerRegistration.
+        """Remove the topics that a broker's whole table lacks (Apache: deleteTopicWithBrokerRegistration).
 
-        Else tools alone could end a topic, by DELETE_TOPIC_IN_NAMESRV, and Kafka's know no name server.
+        Otherwise only DELETE_TOPIC_IN_NAMESRV would remove them, which Kafka's tools do not send.
         """
         gone = {topic: broker.queues.pop(topic) for topic in broker.queues.keys() - whole.topic_config_table}
         for topic in gone:
@@ -460,11 +460,11 @@ class RouteInfo:
 
     @property
     def is_untidy(self) -> bool:
-        """Return whether topics of departed brokers have to be cleaned up."""
+        """Return whether topics that brokers have no longer must be cleaned up."""
         return bool(self._left)
 
     def tidy(self) -> None:
-        """Remove a slice of the topics of departed brokers, except those they have again."""
+        """Remove a slice of the topics that brokers have no longer, except those they have again."""
         for _ in range(PORTION):
             while self._left and not self._left[0][1]:
                 self._left.popleft()

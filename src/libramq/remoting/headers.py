@@ -316,7 +316,7 @@ class UnregisterBrokerHeader(Header):
 
 
 class RegisterBrokerHeader(UnregisterBrokerHeader):
-    """REGISTER_BROKER. lb_whole: the body has all topics of the broker; it has no others (any more)."""
+    """REGISTER_BROKER. lb_whole: the body lists all topics of the broker."""
 
     ha_server_addr: str = ""
     heartbeat_timeout_millis: Long | None = None

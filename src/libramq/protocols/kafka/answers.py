@@ -1,5 +1,5 @@
 """Answers: they leave in the order of their requests, whenever they are ready; how many requests of a
-connection may wait; how one of many elements is worked off in steps.
+connection may wait; how a request of many elements is processed in steps.
 
     request 1 ─► Slot (waits)      nothing leaves
     request 2 ─► Slot (ready)      nothing leaves: 1 is first

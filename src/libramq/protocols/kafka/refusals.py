@@ -44,7 +44,7 @@ GROUP_CODES: Final[Mapping[Refusal, ErrorCode]] = {
 class Refused(Exception):
     """A part of a request is refused. code: the answer for it; the text says why."""
 
-    def __init__(self, code: ErrorCode, remark: str = "") -> None:
+    def __init__(self, code: ErrorCode, remark: str) -> None:
         super().__init__(remark)
         self.code = code
 

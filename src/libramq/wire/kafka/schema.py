@@ -135,7 +135,7 @@ def codec_of(kind: type[Message], version: int, is_flexible: bool) -> Codec:
     for name, hint in get_type_hints(made, include_extras=True).items():
         if get_origin(hint) is ClassVar:
             continue
-        if getattr(hint, "__parameters__", ()):  # Of `Topic`.
+        if getattr(hint, "__parameters__", ()):  # Of a generic structure, such as `Topic`.
             hint = hint[get_args(kind)]
         found = _field(hint, version, is_flexible)
         if found is not None:
