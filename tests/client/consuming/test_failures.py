@@ -2,8 +2,9 @@
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_kernel import FAILED_AGAIN_MS, ConsumerKernel
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from tests.client.consuming import requests as rq
-from tests.client.consuming.conversation import found, q
+from tests.client.consuming.conversation import Conversation, found, q
 from tests.client.consuming.test_pause import Pausing
 
 
@@ -64,3 +65,20 @@ def test_a_queue_whose_event_fails_keeps_what_it_has_decided_and_the_others_get_
     assert [each.owned.queue for each in talk.deliveries()] == [q(0), q(1)]
     assert [pull.queue for pull in talk.of(rq.Pull)] == [q(1)]
     assert reported == ["Resumed of T@a:0 could not be handled"]
+
+
+def test_a_result_that_cannot_be_handled_costs_other_queues_nothing():
+    """Those reported with it had counted as running for ever: their offsets stood still, or they waited."""
+    talk = Conversation(rebalance_ms=600_000).pulling(2)
+    running = []
+    for number in (0, 1):
+        talk.pulled(q(number), found(0))
+        running += talk.deliveries()
+    assert all(delivery.begin() for delivery in running)
+    reported = []
+    talk.core.kernel.failed = lambda what, error: reported.append(what)
+    pulling = talk.core.own.pulling
+    pulling.resume = failing_once(pulling.resume, at=lambda owned, _: owned.queue == q(0))
+    talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in running))
+    assert [talk.offset(q(number)) for number in (0, 1)] == [1, 1]
+    assert reported == ["a result for T@a:0 could not be handled"]

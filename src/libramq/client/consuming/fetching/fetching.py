@@ -32,21 +32,20 @@ Ended = Callable[[LibraError | None], None]
 class FetchConsumption(Consumption):
     """Turns finished batches into offsets."""
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> None:
-        """Handle batches of which nothing will be taken any more."""
-        for batch, _ in results:
-            assert isinstance(batch, FetchedBatch), "a program that fetches has no other deliveries"
-            owned = batch.owned
-            if batch in owned.work.deliveries and batch.done:
-                self._duplicates.handled(owned.queue, batch.offset_at(batch.done - 1))
-                finished = owned.work.finished_offset()
-                if self._table.is_current(owned):
-                    assert isinstance(owned.held, HeldBatches), "a program that fetches holds batches"
-                    owned.held.remove_batch(batch.offset_at(0))
-                    assert finished is not None, "something of it is done"
-                    self._offsets.advance(owned.queue, finished)
-            owned.work.deliveries.discard(batch)
-            self._go_on(batch, now_ms)
+    def _handled(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> None:
+        """Handle a batch of which nothing will be taken any more."""
+        assert isinstance(delivery, FetchedBatch), "a program that fetches has no other deliveries"
+        owned = delivery.owned
+        if delivery in owned.work.deliveries and delivery.done:
+            self._duplicates.handled(owned.queue, delivery.offset_at(delivery.done - 1))
+            finished = owned.work.finished_offset()
+            if self._table.is_current(owned):
+                assert isinstance(owned.held, HeldBatches), "a program that fetches holds batches"
+                owned.held.remove_batch(delivery.offset_at(0))
+                assert finished is not None, "something of it is done"
+                self._offsets.advance(owned.queue, finished)
+        owned.work.deliveries.discard(delivery)
+        self._go_on(delivery, now_ms)
 
 
 class FetchDelivering(Delivering):

@@ -82,28 +82,34 @@ class Consumption:
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> None:
         """Handle the results of handlers."""
         for delivery, ending in results:
-            owned = delivery.owned
-            owned.work.deliveries.discard(delivery)
-            is_current = self._table.is_current(owned)  # Else its new owner delivers the rest.
-            if ending is HandlerOutcome.SKIPPED:
-                if is_current:
-                    self._delivering.not_begun(delivery)
-                    self._go_on(delivery, now_ms)
-                continue
-            if ending is HandlerOutcome.FOREIGN:
-                if is_current:
-                    self._pass_on(delivery, now_ms)
-                    self._go_on(delivery, now_ms)
-                continue
-            not_done = _not_done(ending, delivery.messages)
-            done = not_done.done(delivery.messages) if not_done else delivery.messages
-            if done:
-                self._duplicates.handled(owned.queue, done[-1].queue_offset)
+            try:
+                self._handled(delivery, ending, now_ms)
+            except Exception as error:  # The others are of other queues, and would count as running for ever.
+                self._kernel.failed(f"a result for {delivery.owned.queue} could not be handled", error)
+
+    def _handled(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> None:
+        owned = delivery.owned
+        owned.work.deliveries.discard(delivery)
+        is_current = self._table.is_current(owned)  # Else its new owner delivers the rest.
+        if ending is HandlerOutcome.SKIPPED:
             if is_current:
-                self._done(delivery, done)
-                if not_done:
-                    self._failed(delivery, not_done, now_ms)
+                self._delivering.not_begun(delivery)
                 self._go_on(delivery, now_ms)
+            return
+        if ending is HandlerOutcome.FOREIGN:
+            if is_current:
+                self._pass_on(delivery, now_ms)
+                self._go_on(delivery, now_ms)
+            return
+        not_done = _not_done(ending, delivery.messages)
+        done = not_done.done(delivery.messages) if not_done else delivery.messages
+        if done:
+            self._duplicates.handled(owned.queue, done[-1].queue_offset)
+        if is_current:
+            self._done(delivery, done)
+            if not_done:
+                self._failed(delivery, not_done, now_ms)
+            self._go_on(delivery, now_ms)
 
     def _ask_to_redeliver(
         self,

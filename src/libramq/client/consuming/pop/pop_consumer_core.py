@@ -375,11 +375,12 @@ class PopConsumerCore:
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> None:
         """Handle the results of handlers."""
-        again = [
-            delivery
-            for result, ending in results
-            for delivery in self.holding.handled(result, ending, now_ms)
-        ]
+        again: list[Delivery] = []
+        for delivery, ending in results:
+            try:
+                again += self.holding.handled(delivery, ending, now_ms)
+            except Exception as error:  # The others' messages are acknowledged all the same.
+                self.kernel.failed("a result could not be handled", error)
         self._deliver(again)
 
     def pause(self, queues: Sequence[MessageQueue] | None, now_ms: MonotonicMs) -> None:
