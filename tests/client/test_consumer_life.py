@@ -12,6 +12,7 @@ import pytest
 from libramq.client import ConsumeFrom, PushConsumer
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.network_thread import THREAD_NAME
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import (
@@ -84,6 +85,24 @@ def test_a_start_that_fails_leaves_no_timer_behind():
     dialed[0].refused(ConnectFailed("nobody is there"))
     assert [type(outcome) for outcome in outcomes] == [NameServerUnavailable]
     assert timers.due == []
+
+
+async def test_a_start_ends_even_if_the_first_routes_cannot_be_processed(namesrv, broker, watch, monkeypatch):
+    """It had waited for ever; the next heartbeat makes up for the failure, a bug of ours."""
+    meet, failures = KnownBrokers.meet, []
+
+    def fail_once(self):
+        if not failures:
+            failures.append(self)
+            raise ZeroDivisionError
+        meet(self)
+
+    monkeypatch.setattr(KnownBrokers, "meet", fail_once)
+    reader = consumer(namesrv, heartbeat_ms=1000)
+    reader.subscribe("T", "*", print)
+    async with asyncio.timeout(60), reader:
+        await watch.until(lambda: broker.members["g"])
+    assert failures
 
 
 async def test_a_stop_during_the_start_waits_for_it(namesrv, broker, watch):

@@ -224,7 +224,10 @@ class ConsumerNetwork:
                 return
             self._is_running = True
             self.core.began(outcome, self._beginning)
-            self._event(partial(fetch.done, routes))
+            try:
+                self._event(partial(fetch.done, routes))
+            except Exception as error:  # The next heartbeats and routes make up for it.
+                self._failed("the first routes could not be processed", error)
             started(None)
 
         self._name_servers.routes(fetch.topics, found)
