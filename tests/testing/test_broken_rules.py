@@ -453,7 +453,7 @@ def test_slaves_that_are_ahead_of_the_masters_disk_are_caught(monkeypatch: pytes
     caught(
         ConsumedAtLeastOnce,
         replace(
-            replicated("end_master", topics={"T": 2}, producer_interval_ms=3),
+            replicated("end_master", topics={"T": 2}, producer_interval_ms=1),
             actions=ends,
             duration_ms=14_000,
         ),
