@@ -147,12 +147,8 @@ def _examples(port: int, host: str, namesrv: str) -> list[str]:
 
 def _secured(data: Path, addresses: Collection[str], properties: dict[str, str]) -> "SecureDirectory":
     """Add the options of secured servers to those that --set names."""
-    try:
+    with needs_extra("--secure", "secure"):
         from libramq.cli.servers.secure_directory import SecureDirectory
-    except ImportError:
-        raise ConfigError(
-            "--secure needs the package cryptography to make certificates: pip install 'libramq[secure]'"
-        ) from None
     secured = SecureDirectory(data, {*addresses, *_OWN_NAMES} - set(_WILDCARDS))
     for name, text in secured.properties().items():
         if name in properties:
