@@ -19,6 +19,7 @@ from libramq.message import decode_records
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
+from libramq.runtime.seams import Link
 from libramq.store.config import FlushDiskType
 from libramq.testing.machine.process import Process
 from libramq.testing.nodes.broker_node import SimulatedBroker
@@ -467,18 +468,19 @@ class SimulatedStranger:
         self.process.start()
         self._world = world
         self._reader = LineReader()
-        connection = world.network.connect(address, self.process, self)
-        assert connection is not None
-        self._connection = connection
+        self._link: Link | None = None
+        world.network.dial(address, self.process, self)
+        world.time.run_until(world.time.now_ms + 100)
 
     def say(self, line: str) -> None:
-        self._connection.write(line.encode() + b"\n")
+        assert self._link is not None
+        self._link.write(line.encode() + b"\n")
 
     def received(self, data: bytes) -> None:
         self.heard += [(self._world.time.elapsed_ms, line) for line in self._reader.receive(data)]
 
-    def opened(self, link: object) -> None:
-        pass
+    def opened(self, link: Link) -> None:
+        self._link = link
 
     def refused(self, error: object) -> None:
         pass

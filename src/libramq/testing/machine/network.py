@@ -389,30 +389,23 @@ class Network:
             dialed.refused(ConnectFailed(f"cannot connect to {address}"))
 
         def reached() -> None:
-            connection = self.connect(address, client, dialed)
-            if connection is None:  # The server has died meanwhile.
+            if address not in self._listeners:  # The server has died meanwhile.
                 refused()
-            else:
-                dialed.opened(connection)
+                return
+            process, served, reader = self._listeners[address]
+            connection = Connection(self, client, process, dialed, served, reader())
+            self._connections.append(connection)
+            served.connected(connection.end)
+            dialed.opened(connection)
 
-        listener = self._listeners.get(address)
-        server = listener[0].name if listener is not None else None
-        if server is None:
+        if address not in self._listeners:
             client.reach(self.latency_ms() + self.latency_ms(), refused)
-        elif (client.name, server) in self.blocked or (server, client.name) in self.blocked:
+            return
+        server = self._listeners[address][0].name
+        if (client.name, server) in self.blocked or (server, client.name) in self.blocked:
             client.after(CONNECT_TIMEOUT_MS, refused)
         else:
             client.reach(self.latency_ms() + self.latency_ms(), reached)
-
-    def connect(self, address: str, client: Process, dialed: Dialed) -> Connection | None:
-        """Return the accepted connection; None if nobody listens."""
-        if address not in self._listeners:
-            return None
-        process, served, reader = self._listeners[address]
-        connection = Connection(self, client, process, dialed, served, reader())
-        self._connections.append(connection)
-        served.connected(connection.end)
-        return connection
 
     def connections(self) -> list[Connection]:
         """Return the connections with an open end."""
