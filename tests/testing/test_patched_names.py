@@ -1,4 +1,6 @@
-"""What the tests of this directory replace exists: most are thorough, so a rename would break them unseen."""
+"""Every attribute that the tests of this directory replace exists: most of them are thorough, so a quick run
+would not notice a rename.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def patches(module: Path) -> Iterator[tuple[str, str]]:
-    """Yield each object whose attribute a module replaces, as it names it, and the attribute."""
+    """Yield each object whose attribute a module replaces, in the module's words, and the attribute."""
     for node in ast.walk(ast.parse(module.read_text())):
         match node:
             case ast.Call(

@@ -100,7 +100,7 @@ def unbatch(
 
 
 def _elsewhere(directory: Path, to: Path) -> tuple[Path, Path]:
-    """Return both paths, without links; StoreError if one would be copied into itself."""
+    """Return both paths, with links resolved; StoreError if a directory would be copied into itself."""
     source, target = directory.resolve(), to.resolve()
     if source == target or source in target.parents:
         raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from libramq.cli import options
-from libramq.cli.lazy import groups as watched
+from libramq.cli.lazy import groups as admin_groups
 from libramq.cli.lazy import output, running
 from libramq.cli.printable import printable
 from libramq.clock import SystemClock
@@ -71,7 +71,7 @@ def history(
     from libramq.cli.groups import history as group_history
 
     servers = _name_servers(context, namesrv)
-    found = watched.group_rebalances(servers, group, last=last)
+    found = admin_groups.group_rebalances(servers, group, last=last)
     if json:
         output.print_json([group_history.as_json(rebalance) for rebalance in found])
         return
@@ -126,7 +126,7 @@ class _Chosen(NamedTuple):
 async def _watch(chosen: _Chosen, *, is_live: bool, as_json: bool) -> None:
     from libramq.cli.groups.row import COLUMNS
 
-    async with watched.GroupWatch(chosen.namesrv) as watch:
+    async with admin_groups.GroupWatch(chosen.namesrv) as watch:
         rows = await _look(watch, chosen)
         if as_json:
             output.print_json([row.as_json() for row in rows])
@@ -154,7 +154,7 @@ async def _watch(chosen: _Chosen, *, is_live: bool, as_json: bool) -> None:
 async def _members(chosen: _Chosen, *, as_json: bool) -> None:
     from libramq.cli.groups.row import MEMBER_COLUMNS
 
-    async with watched.GroupWatch(chosen.namesrv) as watch:
+    async with admin_groups.GroupWatch(chosen.namesrv) as watch:
         rows = await _look(watch, chosen)
     if as_json:
         output.print_json([{"group": row.group, "members": row.members_as_json()} for row in rows])

@@ -126,8 +126,8 @@ class ConsumedAtLeastOnce(Invariant):
     """Check that in the end every group has consumed every acknowledged message that still exists.
 
     If ASYNC_FLUSH lost the end of a queue, offsets are assigned again: a consumer that had read the lost
-    messages continues behind them. The same holds for the copies of messages whose handler failed, at
-    whichever broker: if their own one refuses them, as its disk is full, members send them to another.
+    messages continues behind them. Copies of messages whose handler failed may be lost in the same way, at
+    any broker: members send a copy to another if its own refuses it, for example because its disk is full.
     """
 
     name = "every acknowledged message is consumed"
