@@ -13,6 +13,8 @@ from libramq.kernel.parts import Kernel
 from libramq.rpc.call import Call
 from libramq.transport.access import REQUEST_TIMEOUT_MS
 
+Done = Callable[[Any | LibraError, MonotonicMs], None]
+
 #: Ours: how soon what was due is done again, if an exception ended it.
 FAILED_AGAIN_MS: Final = 1_000
 
@@ -29,13 +31,17 @@ class ConsumerKernel(Kernel):
         self,
         address: str,
         call: Call[Any],
-        done: Callable[[Any | LibraError, MonotonicMs], None],
+        done: Done,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
         *,
         takes_late: bool = False,
     ) -> None:
         """Make a request to a broker; `done` gets its result, or the error instead."""
-        self.effects.add(fx.Ask(address, call, done, timeout_ms, takes_late))
+        self.effects.add(fx.Ask(address, call, self._observed(address, done), timeout_ms, takes_late))
+
+    def _observed(self, address: str, done: Done) -> Done:
+        """Return what gets the result of a request; subclasses may measure how long it takes."""
+        return done
 
     def _deadline_failed(self, deadline: Deadline, error: Exception) -> None:
         self.failed(f"{deadline.called} could not be done, and is done again", error)

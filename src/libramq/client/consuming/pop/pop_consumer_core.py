@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_kernel import ConsumerKernel
+from libramq.client.consuming.consumer_kernel import ConsumerKernel, Done
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.known_brokers import KnownBrokers
@@ -42,9 +42,7 @@ from libramq.filter.subscription import Selector, kind_of
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.rpc.call import Call
 from libramq.rpc.pop_calls import PopReply
-from libramq.transport.access import REQUEST_TIMEOUT_MS
 from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
@@ -162,16 +160,8 @@ class MeasuringKernel(ConsumerKernel):
         #: The shortest, by address.
         self.round_trips_ms: dict[str, int] = {}
 
-    def ask(
-        self,
-        address: str,
-        call: Call[Any],
-        done: Callable[[Any | LibraError, MonotonicMs], None],
-        timeout_ms: int = REQUEST_TIMEOUT_MS,
-        *,
-        takes_late: bool = False,
-    ) -> None:
-        """Make a request to a broker; `done` gets its result, or the error instead."""
+    def _observed(self, address: str, done: Done) -> Done:
+        """Return what measures the time until the result, and passes it on."""
         sent_ms = self.clock.monotonic_ms()
 
         def measured(outcome: Any, now_ms: MonotonicMs) -> None:
@@ -179,7 +169,7 @@ class MeasuringKernel(ConsumerKernel):
             self.round_trips_ms[address] = min(took_ms, self.round_trips_ms.get(address, took_ms))
             done(outcome, now_ms)
 
-        super().ask(address, call, measured, timeout_ms, takes_late=takes_late)
+        return measured
 
 
 class PopConsumerCore:
