@@ -25,7 +25,7 @@ from libramq.kernel.work import portions
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka.answers import Results, Slot, serves
 from libramq.protocols.kafka.api10_groups import KafkaGroups
-from libramq.protocols.kafka.refusals import code_for, code_of
+from libramq.protocols.kafka.refusals import code_for, code_of, code_of_write
 from libramq.wire.kafka.apis import offsets as wire
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import Topic, by_topic, partitions_of
@@ -97,11 +97,8 @@ class OffsetRequests:
         """Journal this broker's commits, and send the others theirs."""
         codes = list(chain.from_iterable(parts))
         if ErrorCode.NONE in codes:
-            try:
-                self._committing.write()
-            except BrokerError:
-                failed = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
-                codes = [code or failed for code in codes]
+            written = code_of_write(self._committing)
+            codes = [code or written for code in codes]
         wanted = partitions_of(request.topics)
         queues = [
             None if code is not ErrorCode.NONE else self._nodes.place(topic, partition.partition_index)
@@ -344,11 +341,7 @@ class OffsetRequests:
     def _removed(
         self, request: wire.OffsetDeleteRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
     ) -> None:
-        code = ErrorCode.NONE
-        try:
-            self._committing.write()
-        except BrokerError:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
+        code = code_of_write(self._committing)
         codes = list(chain.from_iterable(parts))
         every = partitions_of(request.topics)
         changed = [

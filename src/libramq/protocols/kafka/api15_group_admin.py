@@ -21,7 +21,6 @@ from libramq.auth.audit import Changed, Kind
 from libramq.auth.operation import group
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.removal import Removal
-from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import ClassicMember, Status
 from libramq.groups.modern.member import ModernMember
@@ -30,6 +29,7 @@ from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import id_of
+from libramq.protocols.kafka.refusals import code_of_write
 from libramq.wire.kafka.apis import groups as wire
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER
@@ -191,7 +191,7 @@ class GroupAdministration:
         slot.each(names, delete, partial(self._answer_deleted, slot, names))
 
     def _answer_deleted(self, slot: Slot, names: Sequence[str], codes: Sequence[ErrorCode]) -> None:
-        failed = self._write() if ErrorCode.NONE in codes else ErrorCode.NONE
+        failed = code_of_write(self._offsets.committing) if ErrorCode.NONE in codes else ErrorCode.NONE
         reason = failed.name if failed else None
         for name, code in zip(names, codes, strict=True):
             if code is ErrorCode.NONE:
@@ -216,14 +216,6 @@ class GroupAdministration:
             return ErrorCode.NON_EMPTY_GROUP
         self._removal.remove_group(name)
         self._offsets.delete(name)
-        return ErrorCode.NONE
-
-    def _write(self) -> ErrorCode:
-        """Journal what was removed; return why that is not acknowledged."""
-        try:
-            self._offsets.committing.write()
-        except BrokerError:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
         return ErrorCode.NONE
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from libramq.broker.groups.offset_commits import Committing
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, LibraError
 from libramq.groups.protocol_groups import Refusal
@@ -71,3 +72,12 @@ def code_of(error: Exception) -> ErrorCode:
     if isinstance(error, LibraError):  # Another broker is away.
         return ErrorCode.REQUEST_TIMED_OUT
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def code_of_write(committing: Committing) -> ErrorCode:
+    """Journal what was committed or removed; return the code for it: NONE, or why it is not acknowledged."""
+    try:
+        committing.write()
+    except BrokerError:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
+    return ErrorCode.NONE
