@@ -10,10 +10,10 @@ from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.credentials import Credentials, sign_for
 from libramq.remoting.headers import (
+    BrokerHeader,
     BrokerHeartbeatHeader,
     Header,
     RegisterBrokerHeader,
-    UnregisterBrokerHeader,
     encode_header,
 )
 from libramq.rpc.request_table import REQUESTS
@@ -30,7 +30,7 @@ THEFTS = {
     "its address, under another name": header("made-up"),
     "its address, in another cluster": header(cluster="made-up"),
 }
-UNREGISTER = UnregisterBrokerHeader(
+UNREGISTER = BrokerHeader(
     broker_name="broker-a", broker_addr="10.0.0.1:10911", cluster_name="DefaultCluster", broker_id=0
 )
 HEARTBEAT = BrokerHeartbeatHeader(

@@ -239,9 +239,9 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.PEER_GROUPS: (None, PeerGroupsBody(broker_name="b", sequence=1), _CLUSTER_UPDATE),
     R.PEER_HANDOVER: (None, PeerHandoverBody(broker_name="b"), _CLUSTER_GET),
     R.REGISTER_BROKER: (h.RegisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
-    R.UNREGISTER_BROKER: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
+    R.UNREGISTER_BROKER: (h.BrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.QUERY_DATA_VERSION: (
-        h.UnregisterBrokerHeader(**_BROKER, broker_id=0), DataVersion(), "Cluster:C Get",
+        h.BrokerHeader(**_BROKER, broker_id=0), DataVersion(), "Cluster:C Get",
     ),
     R.BROKER_HEARTBEAT: (h.BrokerHeartbeatHeader(**_BROKER), None, "Cluster:C Update"),
     R.GET_ROUTEINFO_BY_TOPIC: (h.RouteHeader(topic="T"), None, "Topic:T Get"),

@@ -150,7 +150,7 @@ class NameServerProcessor:
     def unregister_broker(self, request: Request) -> Outcome:
         """104: unregister a broker."""
         self._require_broker(request)
-        header: h.UnregisterBrokerHeader = request.header
+        header: h.BrokerHeader = request.header
         key = BrokerAddress(header.cluster_name, header.broker_addr)
         if self._route_info.unregister(key, owner=request.peer):
             self._note(Kind.DELETED, request, header.broker_name, header.broker_addr)
@@ -161,7 +161,7 @@ class NameServerProcessor:
     def query_data_version(self, request: Request) -> Outcome:
         """322: return whether a broker's topic table differs from the registered one."""
         self._require_broker(request)
-        header: h.UnregisterBrokerHeader = request.header
+        header: h.BrokerHeader = request.header
         theirs: DataVersion = request.body
         key = BrokerAddress(header.cluster_name, header.broker_addr)
         self._route_info.seen(key, request.monotonic_ms)

@@ -306,8 +306,8 @@ class ProducerConnectionHeader(Header):
     producer_group: str
 
 
-class UnregisterBrokerHeader(Header):
-    """UNREGISTER_BROKER, QUERY_DATA_VERSION."""
+class BrokerHeader(Header):
+    """A request about one broker at a name server, such as UNREGISTER_BROKER, QUERY_DATA_VERSION."""
 
     broker_name: str
     broker_addr: str
@@ -315,7 +315,7 @@ class UnregisterBrokerHeader(Header):
     broker_id: Long
 
 
-class RegisterBrokerHeader(UnregisterBrokerHeader):
+class RegisterBrokerHeader(BrokerHeader):
     """REGISTER_BROKER. lb_whole: the body lists all topics of the broker."""
 
     ha_server_addr: str = ""

@@ -82,7 +82,7 @@ def broker_heartbeat(header: h.BrokerHeartbeatHeader) -> Call[None]:
     return header_call(RequestCode.BROKER_HEARTBEAT, header, nothing)
 
 
-def unregister_broker(header: h.UnregisterBrokerHeader) -> Call[None]:
+def unregister_broker(header: h.BrokerHeader) -> Call[None]:
     """Unregister a broker."""
     return header_call(RequestCode.UNREGISTER_BROKER, header, nothing)
 

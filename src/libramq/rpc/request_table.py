@@ -498,8 +498,8 @@ _BROKER_ROWS: Final = (
 
 _NAME_SERVER_ROWS: Final = (
     Row(R.REGISTER_BROKER, h.RegisterBrokerHeader, _managed(A.UPDATE, _of_cluster), _TABLE),
-    Row(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader, _managed(A.UPDATE, _of_cluster)),
-    Row(R.QUERY_DATA_VERSION, h.UnregisterBrokerHeader, _managed(A.GET, _of_cluster), _CONTROL, DataVersion),
+    Row(R.UNREGISTER_BROKER, h.BrokerHeader, _managed(A.UPDATE, _of_cluster)),
+    Row(R.QUERY_DATA_VERSION, h.BrokerHeader, _managed(A.GET, _of_cluster), _CONTROL, DataVersion),
     Row(R.BROKER_HEARTBEAT, h.BrokerHeartbeatHeader, _managed(A.UPDATE, _of_cluster)),
     Row(R.GET_ROUTEINFO_BY_TOPIC, h.RouteHeader, _managed(A.GET, _of_topic)),
     Row(R.GET_BROKER_CLUSTER_INFO, h.NoHeader, _cluster_wide(A.GET)),

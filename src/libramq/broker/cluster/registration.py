@@ -36,7 +36,7 @@ from libramq.kernel.purgatory import Gated, Missing
 from libramq.logs import get_logger
 from libramq.message.names import MEMBERS_TOPIC_PREFIX
 from libramq.remoting.body.cluster import RegisterBrokerBody
-from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader, UnregisterBrokerHeader
+from libramq.remoting.headers import BrokerHeader, BrokerHeartbeatHeader, RegisterBrokerHeader
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import Master, broker_heartbeat, register_broker, unregister_broker
 from libramq.rpc.question import Question, signing
@@ -228,7 +228,7 @@ class Registration:
         """Unregister from every name server; `left` is called once all have answered or failed to."""
         self._is_begun = False
         self._list.end()
-        header = UnregisterBrokerHeader(
+        header = BrokerHeader(
             broker_name=self._config.broker_name,
             broker_addr=self._config.address,
             cluster_name=self._config.cluster_name,
