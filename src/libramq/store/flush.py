@@ -261,15 +261,15 @@ class Flusher:
 
         The log is first: it is on the disk even where the file of a queue cannot be opened.
         """
-        for make in (
-            partial(self.plan_log, MonotonicMs(0), forced=True),
-            partial(self.plan_queues, MonotonicMs(0), store_timestamp_ms, thorough=True),
-        ):
-            if (plan := make()) is not None:
-                run_flush(self._filesystem, plan)
-                self.complete(plan)
+        self._flush(self.plan_log(MonotonicMs(0), forced=True))
+        self._flush(self.plan_queues(MonotonicMs(0), store_timestamp_ms, thorough=True))
         if self.write_failure is not None:
             raise self.write_failure
+
+    def _flush(self, plan: FlushPlan | None) -> None:
+        if plan is not None:
+            run_flush(self._filesystem, plan)
+            self.complete(plan)
 
     def sync_resized(self) -> None:
         """Flush the sizes of files that were cut, waiting for the disk."""
