@@ -1,5 +1,5 @@
-"""The clocks: wall time for records and events, monotonic time, which sleep does not stop, for every
-duration, as two types that cannot be mixed.
+"""The clocks: wall time for records and events, and monotonic time, which goes on while the machine sleeps,
+for every duration: two types that cannot be mixed.
 
         WallMs        a moment as people know it: store times, events, versions. It may be set, by an hour, in
                       either direction: never measure with it.

@@ -1,5 +1,5 @@
-"""The exceptions LibraMQ raises, as one tree; which response code of a broker becomes which; hints at the
-name that was probably meant and the extra that is missing.
+"""The exceptions LibraMQ raises, as one tree; which response code of a broker becomes which; hints: the name
+that was probably meant, or the extra that is missing.
 
     LibraError
     ├── ConfigError                 an option, property, path or name the user gave cannot be used

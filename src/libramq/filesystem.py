@@ -1,6 +1,6 @@
-"""The file system: the only access to files, which the simulator replaces; replacing a file (with a .bak),
-flushing (on macOS, too) and locking it, directories (durable, open to others), reads that do not wait for the
-disk, how many are flushed at once.
+"""The file system: the only access to files, which the simulator replaces; how a file is replaced (with a
+.bak), flushed (on macOS, too) and locked; directories, made durable, or refused if open to others; reads that
+do not wait for the disk, and how many files are flushed at once.
 
 Everything that touches a disk takes a `FileSystem`, so that a simulator can replace it and fail any call.
 Files are integers from `open` until `close`; reads and writes name their offset, so there is no shared

@@ -1,5 +1,5 @@
-"""The logger: structured events over the standard library's logging, the form of a line, and how many lines a
-second what others cause may take.
+"""The logger: structured events over the standard library's logging, the format of a line, and how many lines
+a second may be caused by others.
 
 A program that uses LibraMQ configures `logging.getLogger("libramq")`, or calls `log_to_stderr`; by default
 warnings and errors go to standard error, as for any library. A record has the text of its event as `event`,

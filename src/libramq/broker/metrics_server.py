@@ -1,5 +1,5 @@
-"""The metrics server: metrics over HTTP (metricsPromExporterPort), whether the broker is ready, how many
-connections it takes, and how long an HTTP request may be.
+"""The metrics server: metrics over HTTP (metricsPromExporterPort), and whether the broker is ready; how many
+connections it accepts, and how long an HTTP request may be.
 
 A thread encodes them, so that no reader delays the broker. The module is imported only by brokers that serve
 metrics.

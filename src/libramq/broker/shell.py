@@ -1,5 +1,5 @@
-"""The broker's shell: its listening sockets (the VIP port, too), connections, timers and threads; the order
-of starting and stopping; what a failed start reports, and a stop whose store directory is gone.
+"""The broker's shell: its listening sockets (the VIP port's, too), connections, timers and threads; in which
+order they start and stop; what it reports if a start fails, or if its store directory is gone when it stops.
 
 The VIP port (listen port - 2) answers the same requests. Upstream: BrokerController.java.
 """

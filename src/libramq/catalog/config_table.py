@@ -1,5 +1,5 @@
-"""The config table: configurations by name, as the tables of topics and groups have them; a change takes
-effect once it is recorded; which changes are refused if the disk has no room.
+"""The config table: configurations by name, as the tables of topics and groups have them; when a change takes
+effect (once it is recorded), and which are refused if the disk has no room.
 
 Those that a request names are refused; those by use (a first pull) take effect without a record.
 """

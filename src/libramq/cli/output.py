@@ -1,4 +1,4 @@
-"""Output of commands: JSON for programs (its camelCase), tables and bars for people, narrow tables on narrow
+"""Output of commands: JSON for programs (in camelCase), tables and bars for people, narrow tables on narrow
 screens.
 """
 

@@ -1,5 +1,5 @@
 """Sending from the command line: one message, or every line of standard input; how lines become messages, and
-the warning about ones stored less safely.
+the warning when some are stored less safely than configured.
 """
 
 import asyncio

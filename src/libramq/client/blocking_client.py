@@ -1,5 +1,5 @@
-"""The blocking client: an asynchronous one on a thread of its own, whose methods wait for their results; a
-`stop` amid its start or a call (signal handlers), and one that is dropped while it runs.
+"""The blocking client: an asynchronous one on a thread of its own, whose methods wait for their results; what
+`stop` does amid its start or a call (signal handlers), and what becomes of one dropped while it runs.
 
     start ─► [ the network thread: _start ─► ... ─► _stop ] ─► it ends, and `stop` returns
 

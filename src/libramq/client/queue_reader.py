@@ -1,6 +1,6 @@
 """The queue reader: exact ranges of queues for synchronous code that keeps its own positions (Spark): how
-many pulls are in flight, how large they are, which filters and answers are not believed (a slave without the
-topic), and what lost messages lead to.
+many pulls are in flight, how large they are, which filters and answers it does not trust (of a slave without
+the topic), and what lost messages lead to.
 
 It joins no consumer group and commits nothing. Ranges are pulled with several requests in flight, because
 Apache's brokers return at most 32 messages per pull (8 if they must read the disk) and the offsets of a queue

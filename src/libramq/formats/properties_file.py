@@ -1,5 +1,5 @@
-r"""Java properties: how the text of configuration files is read and written, what counts as a number, and the
-line of a mistake.
+r"""Java properties: how the text of configuration files is read and written, what counts as a number, and
+which line has a mistake.
 
     name=value  |  name: value  |  name value      \ at a line's end: the value continues in the next line
     # comment   |  ! comment                       \t \n \f \r \uXXXX, \ before anything else: that character

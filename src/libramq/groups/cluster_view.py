@@ -1,4 +1,4 @@
-"""The cluster view: which brokers exist (a master that is away, too, while its slaves are there), which of
+"""The cluster view: which brokers exist (also a master that is away while its slaves are there), which of
 them are LibraMQ's and may coordinate, which queues they have; and which one coordinates a group (the hash of
 its name).
 

@@ -1,6 +1,6 @@
 """The consumer group: its connected members and its subscriptions: which of several subscriptions counts, how
-much memory they may take, which members allocate for themselves, and how long one may be silent (75 s), is
-probed and removed.
+much memory they may take, which members allocate for themselves, and how long one may be silent (75 s) before
+it is probed, and then removed.
 
 Members are identified by their connections: a member exists from its first heartbeat until it unregisters,
 its connection ends or it has been silent too long.

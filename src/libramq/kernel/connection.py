@@ -1,5 +1,5 @@
 """The connection as an engine sees it: an opaque handle with an address, the principal that has authenticated
-on it, and which addresses count as one client (a network of IPv6).
+on it, and which addresses count as one client (an IPv6 network).
 """
 
 import ipaddress

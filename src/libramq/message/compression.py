@@ -1,5 +1,5 @@
-"""The compressed body: which algorithms there are, how a body is compressed and decompressed, how large it
-may become, and that one which cannot be decompressed is delivered as it is.
+"""The compressed body: which algorithms there are, how a body is compressed and decompressed, and how large
+it may become; one that cannot be decompressed is delivered as it is.
 
 zlib comes with Python. LZ4 (frame format) and ZSTD are imported when the first such body appears, so they are
 optional. The decompressed size is bounded before memory is allocated.

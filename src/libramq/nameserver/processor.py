@@ -1,4 +1,4 @@
-"""The name server's processors: what each request about brokers and routes is answered (acting slaves, order,
+"""The name server's processors: how each request about brokers and routes is answered (acting slaves, order,
 which JSON a client reads), and who must sign a registration.
 
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.

@@ -1,6 +1,6 @@
-"""The fence: which member may open a queue of this broker and which has; which grants it takes, and when
-these are void; when openings are in doubt (after a power cut); when a pull, commit or opening is refused
-(FENCED, NOT_YET_GRANTED).
+"""The fence: which member may open a queue of this broker, and which has opened it; which grants it accepts,
+and when they are void; when openings are in doubt (after a power cut); when a pull, commit or opening is
+refused (FENCED, NOT_YET_GRANTED).
 
         grant      (member, epoch)   from the coordinator: who may open the queue; sent again after a restart
         opening    (member, epoch)   who did: only its pulls and commits are accepted; outlives the process;

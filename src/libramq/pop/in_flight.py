@@ -1,5 +1,5 @@
 """The check points in flight: which is due next, how many a group may have, the time of a pop by which its
-check point is found, and where the journal begins that is still needed.
+check point is found, and from where on the journal is still needed.
 
 Everything before `oldest_place` in the journal is settled, so that is where the next process begins to read.
 """

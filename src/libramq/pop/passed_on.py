@@ -1,5 +1,5 @@
-"""The account of an acting slave: which popped messages, and which half messages, other masters have by now
-or consumers are done with, and its master has not asked about.
+"""The account of an acting slave: which popped messages and half messages other masters have by now, or
+consumers are done with, and which of them its master has not asked about yet.
 
     journal   0 … place … … until           in the order in which they become visible:  ✓ ✓ ○ ✓ │ … …
                                                                                             mark

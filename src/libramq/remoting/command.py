@@ -1,5 +1,5 @@
 """A remoting command: one request or reply as it travels in a frame, the version and language that it names,
-and its header form (JSON or binary; a reply's is its request's).
+and the form of its header (JSON or binary; a reply has its request's).
 
 Upstream: remoting/protocol/RemotingCommand.java, LanguageCode.java, MQVersion.java.
 """

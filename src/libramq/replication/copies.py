@@ -1,4 +1,4 @@
-"""The copies: up to where enough slaves have the log (inSyncReplicas; one connection counts of each machine),
+"""The copies: up to where enough slaves have the log (inSyncReplicas; one connection per machine counts),
 what waits for that, and what happens when too few are in sync.
 
         slaves' reports ─► the part with inSyncReplicas copies ─► visible to readers, sends are answered

@@ -1,5 +1,5 @@
-"""The endpoint: what happens to a request: looked up in the table, decoded, authorised (other brokers' by
-their signature), audited, processed, singly or with its neighbours as a batch.
+"""The endpoint: what happens to a request: it is looked up in the table, decoded, authorised (another
+broker's by its signature), audited, and processed, alone or with its neighbours as a batch.
 
 Processors are plain functions of a `Request` with its header and body. Those of hot requests take all
 neighbouring ones of a read together (`batch_processors`), so that a read costs one append and one write.

@@ -1,5 +1,5 @@
 """Outgoing bytes: a turn's output for each connection, in one write; how much one client, and all together,
-may leave unread, and who gets no notifications, is served no more, or disconnected.
+may leave unread, and who then gets no notifications, is no longer served, or is disconnected.
 """
 
 from collections.abc import Callable

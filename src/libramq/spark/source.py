@@ -1,5 +1,5 @@
-"""`format("rocketmq")`: topics as a table and as a stream: Spark's entry, and how ranges become tasks (of
-nothing at all, too).
+"""`format("rocketmq")`: topics as a table and as a stream: Spark's entry, and how ranges become tasks (one
+empty task if there are none).
 
 Spark asks for the schema in one process, plans in a second and reads in others, so a reader consists of plain
 values; objects with sockets are created where they are used and are not sent along. Modules for planning and

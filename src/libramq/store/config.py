@@ -1,5 +1,5 @@
-"""The store's configuration: RocketMQ's options with defaults: where the log lies (storePathCommitLog), file
-sizes, flushing (SYNC_FLUSH, ASYNC_FLUSH), memory, what to do with damage.
+"""The store's configuration: RocketMQ's options and their defaults for the log's place (storePathCommitLog),
+file sizes, flushing (SYNC_FLUSH, ASYNC_FLUSH), memory, and what to do with damage.
 
 Upstream: store/config/MessageStoreConfig.java. Options of our own are marked.
 """

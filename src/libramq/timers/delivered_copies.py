@@ -1,5 +1,5 @@
-"""The delivered copies: how a start finds due messages, of timers or delay levels, that were already
-delivered by an earlier process or a slave's master, so that none comes twice.
+"""The delivered copies: how a starting broker finds due messages, of timers or delay levels, that were
+already delivered by an earlier process or a slave's master, so that none comes twice.
 
     delayOffset.json ───► │ m1  m2  m3  m4 │   of a level, due before the log ends
     log                   … m1' m2' …          their copies: m1 and m2 are not delivered again

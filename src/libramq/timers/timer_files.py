@@ -1,6 +1,5 @@
 """The timers' files (timerlog, timerwheel, timercheck, timermetrics): in which order they are opened and
-written, so that a power cut at any moment loses nothing; when they are made again: damaged ones, or a new
-slave's.
+written, so that a power cut at any moment loses nothing; when they are made anew (damaged, or a new slave's).
 
     the messages      in the commit log, on the disk          (the rule of `broker/files/progress.py`)
     timerlog/         units that lead to them, flushed

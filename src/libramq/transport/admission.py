@@ -1,5 +1,5 @@
 """Admission: which connections are accepted and how many: in all, from one address, not authenticated; which
-one makes room; how many file descriptors they leave to files, and the process's limit of these.
+one makes room; how many file descriptors they leave for files, and the process's limit on them.
 
     in all, from one address      past it the new one is closed: those that are open have work
     not authenticated             past it the oldest of the address with the most makes room

@@ -1,4 +1,4 @@
-"""The name server lookup: a client's list of name servers from a page: how it is read and how often, and what
+"""The name server lookup: a client's list of name servers from a page: how and how often it is read, and what
 is used while it cannot be.
 
     GET http://config.example:8080/rocketmq/nsaddr  ─►  10.0.0.1:9876;10.0.0.2:9876

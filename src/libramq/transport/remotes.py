@@ -1,5 +1,5 @@
-"""The remotes: one connection per address with many requests in flight: when a request has timed out, also
-after this process stood still, when a silent connection is ended, and when the next one connects.
+"""The remotes: one connection per address with many requests in flight: when a request has timed out (also if
+this process stood still meanwhile), when a silent connection is ended, and when the next one connects.
 
         send ─► connecting ─► open ─► written once a turn, or read, together with its other requests
                  └─ refused  └─ ended: every request in flight fails; the next one connects again

@@ -1,5 +1,5 @@
 """A server's connections: how long one may be idle, owe its first byte or a frame's end, or read nothing; how
-much all may hold of requests that are unfinished or wait.
+many bytes the unfinished and the waiting requests of all may take.
 
 A connection: frames in, one callback per read with every command it brought, bytes out. It is closed at the
 first invalid byte, with the reason logged; others are not affected. A client that does not read its replies

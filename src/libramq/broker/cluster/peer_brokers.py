@@ -1,5 +1,5 @@
-"""The peer brokers: grants, reports and queries of coordinators that go to other brokers, when one is sent
-again, also to a broker that was away, and how long a new coordinator waits for all fences (GATHER_MS_MAX).
+"""The peer brokers: grants, reports and queries that coordinators send to other brokers; when one is sent
+again, also to a broker that was away; and how long a new coordinator waits for all fences (GATHER_MS_MAX).
 
         view      the brokers, and the groups' coordinators
         links     what has to be sent to each broker

@@ -1,5 +1,6 @@
-"""The registration: what a broker reports to name servers, how often, how long a new topic's send or a new
-group's heartbeat waits for that, heartbeats, and when a start may listen before name servers have answered.
+"""The registration: what a broker reports to name servers, and how often; how long a new topic's send or
+group's first heartbeat waits for that; heartbeats; and when a start may listen before name servers have
+answered.
 
 It registers at start, every 30 s and after each change of its topics, at every name server. It also sends a
 heartbeat every second, so that a stalled broker is removed, and its groups get other coordinators, within

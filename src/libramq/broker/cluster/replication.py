@@ -1,5 +1,5 @@
-"""Replication in a broker: its parts put together; from which networks a slave may connect, and when readers
-are sent to a slave.
+"""Replication in a broker: how its parts are put together, from which networks a slave may connect, and when
+readers are sent to a slave.
 
 A slave: see `slave.py`.
 """

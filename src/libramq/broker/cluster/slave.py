@@ -1,5 +1,5 @@
-"""The slave: finds its master by name servers, follows it, and what it does while that is gone: whether it
-acts, serves pops, and cuts its log when the master is back; what a report of another lowest id is worth.
+"""The slave: how it finds its master by name servers and follows it; whether it acts and serves pops while
+that is gone, and cuts its log when it is back; what it does on a report of another lowest id.
 
     registration ─► the master's addresses ─┬─► HA client      the commit log
                                             └─► table copies   topics, groups, offsets

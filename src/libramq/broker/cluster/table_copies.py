@@ -1,5 +1,5 @@
 """The table copies of a slave: how often it copies its master's topics, groups, users and offsets, what it
-keeps aside until its log reaches that far, and which commits it returns to the master.
+holds back until its log reaches that far, and which commits it returns to the master.
 
     every 10 s: topics ─► groups ─► request modes      each: asked ─► decoded ─► applied
                 deletions, consumer offsets ─► delay offsets ─► timer checkpoint ─► timer metrics

@@ -1,5 +1,5 @@
-"""The delay schedule: which queue of SCHEDULE_TOPIC_XXXX a delayed message waits in, when it is due (however
-clocks are set), and how far each level is delivered (config/delayOffset.json), also after a kill.
+"""The delay schedule: which queue of SCHEDULE_TOPIC_XXXX a delayed message waits in, when it is due, even if
+clocks are changed, and how far each level has been delivered (config/delayOffset.json), even after a kill.
 
 A message with the property DELAY is stored in its level's queue; when it is due it is stored again in its own
 queue. How far each level has been delivered is in config/delayOffset.json. Upstream:

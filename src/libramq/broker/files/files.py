@@ -1,5 +1,5 @@
-"""The broker's files: opens the store, offsets, tables and schedules below its directory, in which order, how
-often each is saved, and which losses are reported (offsets, topics).
+"""The broker's files: in which order the store, offsets, tables and schedules below its directory are opened,
+how often each is saved, and which losses are reported (offsets, topics).
 """
 
 from contextlib import ExitStack

@@ -1,5 +1,5 @@
-"""The observed rebalances: which pulls, openings and commits are noted, and when, in a group's rebalance
-(`groups/rebalance.py`, which decides about them), and in which order its events are recorded.
+"""The observed rebalances: which pulls, openings and commits are noted in a group's rebalance, and when
+(`groups/rebalance.py` decides what they mean), and in which order its events are recorded.
 
 Who pulls, opens and commits which queue, from the first change of members or queues until all has settled.
 

@@ -1,6 +1,6 @@
-"""The offset commits: which commits are accepted (the group, the queue, the member's right under its epoch),
-where a group continues, operators' resets and what ends one, offsets beyond a queue's end, and the journal's
-write.
+"""The offset commits: which are accepted, by group, queue and the member's right under its epoch; where a
+group continues; operators' resets, and what ends one; offsets beyond a queue's end; and the write to the
+journal.
 
 commit … commit ─► write ─► acknowledged        all commits of one read, by one write
 """

@@ -1,5 +1,5 @@
 """The pull: the values of a read on behalf of a group's consumer, and which messages its filter selects: its
-own expression, or the group's subscription; what one without a heartbeat gets.
+own expression, or the group's subscription; what a consumer without a heartbeat gets.
 
 The filter is that of its own expression, or of its group's subscription and registered filter:
 

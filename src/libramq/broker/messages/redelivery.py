@@ -1,5 +1,5 @@
 """Redelivery: which message a consumer sent back (or whether its place has another one now), and what becomes
-of it: the delay of its next attempt, after how many attempts it is a dead letter.
+of it: how long its next attempt is delayed, and after how many attempts it is a dead letter.
 
 A copy goes to the group's retry topic after a delay, or, after enough attempts, to the group's dead letters.
 Upstream: AbstractSendMessageProcessor.java (consumerSendMsgBack, handleRetryAndDLQ).

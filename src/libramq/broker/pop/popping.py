@@ -1,5 +1,5 @@
-"""Popping: a pop's checks, how long it is held, what one that a message wakes reads, how long messages are
-invisible (bounds), how many may be in flight, and in which order journal, answer and commit follow.
+"""Popping: a pop's checks, how long it is held, what it reads when a message wakes it, how long messages may
+be invisible, how many may be in flight, and in which order journal, answer and commit follow.
 
     Pop ─► checks ─► take ─┬─► check points journalled ─► answered ─► offsets committed
                            ├─► held ─► a message came | expired            nothing to take

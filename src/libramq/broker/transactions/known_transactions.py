@@ -1,5 +1,5 @@
 """Known transactions: which half messages are open, and which have ended, between the committed offsets of
-the half topic and the op topic; what a start reads of both, and an end that is repeated.
+the half topic and the op topic; what is read of both at a start, also for producers that repeat an end.
 
     half topic   … ended  ended │ open   ended  open   ended     `half_offset` │
     op topic     … "0,"   "1,"  │ "3,"   "5,"                    `op_offset`   │

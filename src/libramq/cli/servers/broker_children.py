@@ -1,5 +1,5 @@
 """The broker children: the further brokers of `libra up --brokers N`, each a process: when one that ends is
-started again or killed, and when `libra up` gives up.
+started again, when one is killed, and when `libra up` gives up.
 
 A broker is one event loop, so more cores need more processes. They always end with this one (`broker_process`
 says how). One that ends by itself is started again by `supervise`, or stays away if wanted. If it does

@@ -1,5 +1,5 @@
 """The server commands: how `libra up`, `nameserver` and `broker` are composed, announced (to systemd, too)
-and stopped, and which configuration is refused or warned of.
+and stopped, and which configuration is refused or draws a warning.
 """
 
 import asyncio

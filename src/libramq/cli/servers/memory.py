@@ -1,4 +1,4 @@
-"""The memory of a server's process: when Python collects garbage, which is a pause, and when the C library
+"""The memory of a server's process: when Python collects garbage, which pauses it, and when the C library
 returns memory.
 """
 

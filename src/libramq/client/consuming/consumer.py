@@ -1,5 +1,5 @@
-"""The consumer: a program takes messages itself instead of having handlers called; when a message counts as
-done, how often offsets are committed for it, and how long a fetch or commit waits.
+"""The consumer, for programs that fetch messages themselves instead of having handlers called: when a message
+counts as done, how often offsets are committed for it, and how long a fetch or commit waits.
 
     async with Consumer(group="billing", namesrv="127.0.0.1:9876") as consumer:
         await consumer.assign(await consumer.queues("Orders"))

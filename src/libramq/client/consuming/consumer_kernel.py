@@ -1,5 +1,5 @@
-"""The kernel of a consumer: the clock, effects and deadlines that all parts of its core share; how they ask,
-and when a deadline whose action failed is tried again.
+"""The kernel of a consumer: the clock, effects and deadlines that all parts of its core share; how they ask
+brokers, and when a deadline whose action failed is tried again.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""The push consumer's core: its parts take events and decide what is done; how often changed
-offsets are committed, and all of them.
+"""The push consumer's core: its parts take events and decide what is done; how often changed offsets are
+committed, and how often all are.
 
     start ─► routes ─► heartbeats ─┬► rebalance ────┬► owned queues ─► pulls ─► deliveries ─► commits
                                    └► coordination ─┘

@@ -1,5 +1,5 @@
-"""The accumulator: messages of `send_nowait` wait to travel in one request: how many bytes and messages of a
-topic, or of a chosen queue, make a batch, and how their bodies are encoded together.
+"""The accumulator: where messages of `send_nowait` wait to travel in one request: how many bytes and messages
+of a topic, or of a chosen queue, make a batch, and how their bodies are encoded together.
 
 Messages without a fixed queue are collected by topic, and each batch of them takes the next queue; messages
 for a given queue are collected by queue and stay in order.

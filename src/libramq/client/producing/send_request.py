@@ -1,5 +1,5 @@
 """The send request: how a message or batch is prepared for a broker: copied as it is now, compressed if
-large, with its id; which messages travel in no batch (delayed, with a priority, for light queues, too large).
+large, with its id; which messages are never batched (delayed, with a priority, for light queues, too large).
 
 Upstream: DefaultMQProducerImpl.sendKernelImpl, MessageBatch.java, MessageClientIDSetter.java.
 """

@@ -1,5 +1,5 @@
-"""The sender: sends prepared messages, attempt by attempt, with one callback for the result; batches refused
-in part; brokers that go away (GO_AWAY), or have no timers.
+"""The sender: sends prepared messages, attempt by attempt, with one callback for the result; what follows if
+a batch is refused in part, or a broker goes away (GO_AWAY) or has no timers.
 
 Callbacks and no tasks: one send of a fast producer costs a request and a closure.
 Upstream: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.sendMessage.

@@ -1,5 +1,5 @@
 """The balance of a coordinated group: how long changes are collected (COLLECT_MS, JOINS_MS_MAX), when a new
-target is made (a large one by a thread), and when the rebalance has settled.
+target is made (a large one on a thread), and when the rebalance has settled.
 
 touched → COLLECT_MS → a target by the strategy → handovers → settled
                        of a large group on a thread (`Assigning`)

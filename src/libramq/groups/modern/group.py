@@ -1,5 +1,5 @@
 """A modern group (KIP-848): when a rebalance begins, when a member is fenced or its session ends, who may
-commit, and what each heartbeat is answered.
+commit, and how each heartbeat is answered.
 
     join, leave, end of a session, other topics or partitions ─► the group's epoch rises
     a moment later ─► the assignor makes the target of that epoch

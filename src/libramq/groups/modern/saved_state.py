@@ -1,5 +1,5 @@
 """The saved state of a modern group (config/kafkaGroups.json): what outlives its coordinator's process, and
-at which epoch a restored group goes on.
+at which epoch a restored group continues.
 
     group            its epoch, assignor and partition counts; kept without members, too
     group@member     what a member is, reads, has and shall have

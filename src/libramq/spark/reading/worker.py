@@ -1,5 +1,5 @@
 """The Spark task that reads: ranges of queues in, Arrow record batches out; how large one is, what lost
-messages lead to (failOnDataLoss), and the form of its log lines (time, level, query).
+messages lead to (failOnDataLoss), and the format of its log lines (time, level, query).
 
 Connections stay open from task to task, because Spark reuses its worker processes.
 """

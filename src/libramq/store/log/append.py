@@ -1,5 +1,5 @@
 """The append: messages passed to the store, one by one or in runs, and the outcome of each (AppendStatus);
-what a message that is stored again keeps, and that one with a damaged body is not.
+what a message keeps when it is stored again, and that one with a damaged body is not.
 
 A run has messages of one batch send, for one queue, stored together or not at all. What they share is kept
 once, and what differs in columns, which are packed together (`packing`): a value and a result for each

@@ -1,5 +1,5 @@
 """The batch read: messages of a queue of batches (BatchCQ), unwrapped or as they are stored, by what the
-reader can take; what a pull from an empty one is answered.
+reader can take; how a pull from an empty one is answered.
 
     units ─► records ─► as stored     whole batches, the first from before the offset perhaps
                      ├► wrapped       the same of those alone that clients of RocketMQ unwrap (NEED_UNWRAP)

@@ -1,5 +1,5 @@
 """The opening of a store: how it finds out whether the store was closed, killed or written by another broker,
-or has lost the log's first files, and what follows from that; when a full disk has it opened read-only.
+or has lost the log's first files, and what follows from that; when a full disk makes it read-only.
 
         no `abort`              closed: everything is on the disk, the queues show where the log ends
         `abort` with our mark   killed while ours: the recovery point shows what was on the disk

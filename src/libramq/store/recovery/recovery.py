@@ -1,6 +1,6 @@
-"""The recovery: where it begins and queues are built again, up to where the log is valid after a kill, damage
-or lost power, what is cut off, which damaged records are skipped and reported, and when an operator must
-decide.
+"""The recovery: from where on the log is read and queues are built again, up to where it is valid after a
+kill, damage or lost power, what is cut off, which damaged records are skipped and reported, and when an
+operator must decide.
 
 1. Choose where to begin (`Beginning`). After a clean stop: where the queues end. Otherwise: at the recovery
    point, if the broker that wrote last made it; else at the first file. Never by a time.

@@ -1,5 +1,5 @@
-"""The other masters: to which master and queue an acting slave sends each message, how many and how large
-ones are under way, and when one is sent again after a refusal or no answer.
+"""The other masters: to which master and queue an acting slave sends each message, how many messages and
+bytes may be under way, and when one is sent again after a refusal or no answer.
 
     window: messages in their order ─► routes of their topics ─► each to the next queue ─► accepted, or again
 

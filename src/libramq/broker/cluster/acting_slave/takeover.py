@@ -1,5 +1,5 @@
-"""The takeover: whether and when a slave begins to act for its lost master (lowest id, the longest log, after
-3 s), again after a stall, and from which of the slaves' progress on it delivers.
+"""The takeover: whether and when a slave begins to act for its lost master (lowest id, longest log, after
+3 s), or begins again after a stall, and from which slave's progress it continues.
 
     a slave whose master is gone, each second
           ─► a name server: is no id lower than ours? ─► the other slaves: what they have done

@@ -1,5 +1,5 @@
-"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST and their kin: queues of a topic and
-their units, progress of one group or all (less what is popped), who is connected, counts.
+"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST and their kin: the queues of a topic
+and their units, the progress of one group or all (less what is popped), who is connected, and counts.
 
 Upstream: AdminBrokerProcessor.java.
 """

@@ -1,5 +1,5 @@
-"""Requests at a slave: which it refuses and by which code, what it serves while it acts for its master, and
-what it forwards; its tables for other brokers; which HA addresses and states a master and its slaves
+"""Requests at a slave: which it refuses, and with which code; what it serves while it acts for its master,
+and what it forwards; its tables for other brokers; which HA addresses and states a master and its slaves
 exchange.
 
     sends, messages sent back                SYSTEM_BUSY, as clients then turn to another broker

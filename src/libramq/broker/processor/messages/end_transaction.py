@@ -1,5 +1,5 @@
 """END_TRANSACTION, RESUME_CHECK_HALF_MESSAGE: whether a producer may commit or roll back a half message, and
-what it is answered; an operator has one checked again that was given up.
+how it is answered; how an operator has one that was given up checked again.
 
 RESUME_CHECK_HALF_MESSAGE: an operator has one that was given up looked at again. Upstream takes any message
 there is; here only those that were given up, since others would be delivered twice or not at all.

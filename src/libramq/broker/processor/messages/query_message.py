@@ -1,6 +1,6 @@
 """QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, GET_MAX_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and their kin: messages by
-key, and how many are answered; one message by its place; the first and last offsets of queues (-1 of an empty
-BatchCQ one).
+key, and how many are returned; one message by its place; the first and last offsets of queues (-1 if a
+BatchCQ is empty).
 
 For a key the index is brought up to date first, then searched; both in stretches, each on a thread
 (`store.key_index`). If a client gives up meanwhile, the records indexed so far stay.

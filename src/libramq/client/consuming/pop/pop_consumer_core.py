@@ -1,5 +1,5 @@
-"""The core of a push consumer over POP: its parts take events and decide what is done; and the
-places where it pops: how many messages it may hold from one, and when it pops there again.
+"""The core of a push consumer over POP: its parts take events and decide what is done; where it pops: how
+many messages from one place it may hold, and when it pops there again.
 
     start ─► routes ─┬► heartbeats
                      └► places ─► pops ─► deliveries ─► settling ─► room for pops
