@@ -224,10 +224,7 @@ class ConsumerNetwork:
                 return
             self._is_running = True
             self.core.began(outcome, self._beginning)
-            try:
-                self._event(partial(fetch.done, routes))
-            except Exception as error:  # The next heartbeats and routes make up for it.
-                self._failed("the first routes could not be processed", error)
+            self._event(partial(fetch.done, routes))
             started(None)
 
         self._name_servers.routes(fetch.topics, found)
@@ -288,11 +285,11 @@ class ConsumerNetwork:
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Start no more handlers for queues (None: for any)."""
-        self._event(partial(self.core.pause, queues))
+        self._call(partial(self.core.pause, queues))
 
     def resume(self, queues: Sequence[MessageQueue] | None) -> None:
         """Continue queues (None: all)."""
-        self._event(partial(self.core.resume, queues))
+        self._call(partial(self.core.resume, queues))
 
     def hook_done(self, change: fx.QueueChange) -> None:
         """Note that the listener has finished with queues."""
@@ -307,7 +304,7 @@ class ConsumerNetwork:
 
     def fetch(self, request: Callable[[Fetching, MonotonicMs], None]) -> None:
         """Seek, commit or assign; raises LocalProtocolError for a queue that is not ours."""
-        self._event(partial(request, self.fetching))
+        self._call(partial(request, self.fetching))
 
     def look_up(self, topics: Sequence[str], known: Callable[[LibraError | None], None]) -> None:
         """Fetch the routes of topics; RouteNotFound if one has none."""
@@ -383,7 +380,14 @@ class ConsumerNetwork:
     def _event(self, event: Callable[[MonotonicMs], None]) -> None:
         """Pass an event to the core, and do what that decides, even if it fails midway."""
         try:
-            event(self._clock.monotonic_ms())
+            self._call(event)
+        except Exception as error:  # It must not close a connection, nor leave a call waiting.
+            self._failed("an event could not be processed", error)
+
+    def _call(self, request: Callable[[MonotonicMs], None]) -> None:
+        """Pass a call of the program to the core, and do what that decides; its error is the program's."""
+        try:
+            request(self._clock.monotonic_ms())
         finally:
             self._performer.follow()
 
