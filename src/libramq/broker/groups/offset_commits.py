@@ -98,8 +98,8 @@ class OffsetCommits:
     def commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset as Kafka does: a negative one is none, and one beyond the end stays as it is.
 
-        It replaces an operator's reset, which nobody has followed yet. Raises OSError if the disk refuses,
-        BrokerError if too many offsets are beyond the ends of their queues.
+        It replaces an operator's reset, which nobody has followed yet. Raises BrokerError if too many offsets
+        are beyond the ends of their queues, or the disk refuses this one.
         """
         if offset < 0:
             self.remove_queues(group, topic, {queue_id})
@@ -111,7 +111,8 @@ class OffsetCommits:
         self.take_reset(group, topic, queue_id)
         self.commit(group, topic, queue_id, min(offset, end))
         if is_ahead:
-            ahead.put(group, topic, queue_id, CommitAhead(offset, end))
+            with Journalling("offset"):
+                ahead.put(group, topic, queue_id, CommitAhead(offset, end))
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return what a group has committed, as it was sent; None if it has committed nothing."""
@@ -336,11 +337,12 @@ class OffsetCommits:
     def write_resets(self) -> None:
         """Journal what an operator has set; under SYNC_FLUSH, its reply waits until that is on the disk.
 
-        Commits need not: after a power cut their messages come again. Raises OSError if the disk refuses.
+        Commits need not: after a power cut their messages come again. Raises BrokerError if the disk refuses.
         """
         self._must_sync = True
-        self.write()
-        self._journals.wrote(self._ledger.journal_path)
+        with Journalling("offsets"):
+            self.write()
+            self._journals.wrote(self._ledger.journal_path)
 
     def _write_or_keep(self) -> None:
         """Write commits without a pending reply: a disk failure is logged once, and the write repeated."""
@@ -393,7 +395,6 @@ class Committing:
     ) -> None:
         self._is_slave = is_slave
         self.offsets = offsets
-        self.first_to_read = offsets.first_to_read
         self._fences = fences
         self._requirements = requirements
         self._committed = committed
@@ -433,7 +434,7 @@ class Committing:
         if ends_reset:
             self.offsets.take_reset(group, topic, queue_id)
         if is_as_sent:
-            self._commit_as_sent(group, topic, queue_id, offset)
+            self.offsets.commit_as_sent(group, topic, queue_id, offset)
         elif is_returned:
             self.offsets.commit_forwards(group, topic, queue_id, offset)
         else:
@@ -444,12 +445,8 @@ class Committing:
         """Set an operator's offset regardless of the queue's reader, whose next commit replaces it."""
         self._requirements.group(group)
         self._requirements.queue_to_commit(topic, queue_id)
-        commit = self._commit_as_sent if is_as_sent else self.offsets.commit
+        commit = self.offsets.commit_as_sent if is_as_sent else self.offsets.commit
         commit(group, topic, queue_id, offset)
-
-    def _commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        with Journalling("offset"):
-            self.offsets.commit_as_sent(group, topic, queue_id, offset)
 
     def write(self) -> None:
         """Journal the commits by one write; raises BrokerError if the disk refuses."""

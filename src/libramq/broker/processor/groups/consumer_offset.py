@@ -46,7 +46,7 @@ class ConsumerOffsetRequests:
         self._committing.offsets.note_reset_sent(
             header.consumer_group, header.topic, header.queue_id, request.peer.number
         )
-        offset = self._committing.first_to_read(
+        offset = self._committing.offsets.first_to_read(
             header.consumer_group,
             header.topic,
             header.queue_id,

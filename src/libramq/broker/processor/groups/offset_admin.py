@@ -170,8 +170,7 @@ class OffsetAdministration:
         if group is None or not group.is_broadcasting:
             for queue_id, offset in offsets.items():  # Pending until they are read from.
                 self._offsets.reset(header.group, header.topic, queue_id, offset)
-            with Journalling("offsets"):
-                self._offsets.write_resets()
+            self._offsets.write_resets()
             members = self._move_readers(header, offsets, members)
         moved = tuple(offsets.items())
         for peer, member in members.items():
@@ -225,8 +224,7 @@ class OffsetAdministration:
             self._offsets.take_reset(header.group, header.topic, queue_id)
             self._offsets.commit(header.group, header.topic, queue_id, offset)
         try:
-            with Journalling("offsets"):
-                self._offsets.write_resets()
+            self._offsets.write_resets()
         finally:
             fenced = broker_error(ResponseCode.FENCED, f"the offsets of group {header.group} were reset")
             for queue_id in offsets:
