@@ -66,7 +66,7 @@ class ConfigTable(Generic[C]):
     def copy(self, name: str, config: C | None) -> None:
         """Take over an entry of a slave's master as it is; None: the master has none of that name."""
         self._record(name, config, self.data_version)
-        self._take(name, config, self.data_version)
+        self.apply(name, config, self.data_version)
 
     def delete(self, name: str, wall_ms: WallMs) -> bool:
         """Remove an entry; return whether it existed."""
@@ -87,7 +87,7 @@ class ConfigTable(Generic[C]):
         version = self.data_version.next(wall_ms)
         with refused_without_room(name):
             self._record(name, config, version)
-        self._take(name, config, version)
+        self.apply(name, config, version)
 
     def _change_by_use(self, name: str, config: C, wall_ms: WallMs) -> None:
         """Add an entry, recorded or not: it is repeated on the next use, and the next fold has it."""
@@ -100,7 +100,4 @@ class ConfigTable(Generic[C]):
             if not was_unrecorded:
                 what = "topics and groups created on first use cannot be recorded yet"
                 log.error(what, name=name, reason=str(error))
-        self._take(name, config, version)
-
-    def _take(self, name: str, config: C | None, version: DataVersion) -> None:
         self.apply(name, config, version)

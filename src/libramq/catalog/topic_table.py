@@ -210,10 +210,11 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Return whether a topic is this broker's own, as those named like its cluster and itself are."""
         return names.is_system_topic(topic) or topic in self._own
 
-    def _take(self, topic: str, config: TopicConfig | None, version: DataVersion) -> None:
-        super()._take(topic, config, version)
+    def apply(self, name: str, config: TopicConfig | None, version: DataVersion) -> None:
+        """Apply a recorded change, and call the observers, of which there are none yet at a start."""
+        super().apply(name, config, version)
         for observer in self._observers:
-            observer(topic)
+            observer(name)
 
 
 def system_topics(rules: TopicRules) -> list[TopicConfig]:
