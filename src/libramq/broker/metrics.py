@@ -77,10 +77,6 @@ _COUNTS: Final = {
         "libra_group_messages_redelivered_bound_total",
         "Upper bound of redelivered messages.",
     ),
-    "unknown": (
-        "libra_group_rebalances_redelivered_unknown_total",
-        "Rebalances without a known such bound.",
-    ),
     "duplicates_reported": (
         "libra_group_messages_duplicate_total",
         "Redelivered messages, as clients reported them.",
@@ -112,6 +108,11 @@ _TIMES: Final = {
         "From a change to its last move.",
     ),
 }
+_UNKNOWN: Final = (
+    "libra_group_rebalances_redelivered_unknown_total",
+    "Rebalances without a known such bound.",
+    (_GROUP,),
+)
 _REBALANCES: Final = ("libra_group_rebalances_total", "Changes of a group, by reason.", (_GROUP, "reason"))
 _DIAGNOSES: Final = ("libra_group_diagnosis", "1 while this is wrong with the group.", (_GROUP, "kind"))
 
@@ -216,13 +217,14 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._groups: dict[str, None] = {}
-        self._totals = self._made(Counter, TOTALS)
+        self._totals = self._registered(Counter, TOTALS)
         self._sampled = dict.fromkeys(self._totals, 0.0)
-        self._values = self._made(Gauge, VALUES)
-        self._counts = self._made(Counter, _COUNTS, _GROUP)
-        self._states = self._made(Gauge, _STATES, _GROUP)
-        self._times = self._made(partial(Histogram, buckets=_SECONDS), _TIMES, _GROUP)
+        self._values = self._registered(Gauge, VALUES)
+        self._counts = self._registered(Counter, _COUNTS, _GROUP)
+        self._states = self._registered(Gauge, _STATES, _GROUP)
+        self._times = self._registered(partial(Histogram, buckets=_SECONDS), _TIMES, _GROUP)
         self._flushes = Histogram(*_FLUSHES, registry=registry, buckets=_FLUSH_SECONDS)
+        self._unknown = Counter(*_UNKNOWN, registry=registry)
         self._rebalances = Counter(*_REBALANCES, registry=registry)
         self._diagnoses = Gauge(*_DIAGNOSES, registry=registry)
         self._diagnosed: set[tuple[str, str]] = set()
@@ -232,7 +234,7 @@ class Metrics:
         self._snapshots = Snapshots()
         registry.register(self._snapshots)
 
-    def _made(self, kind: Any, series: Mapping[str, tuple[str, str]], *labels: str) -> dict[str, Any]:
+    def _registered(self, kind: Any, series: Mapping[str, tuple[str, str]], *labels: str) -> dict[str, Any]:
         return {key: kind(*each, labels, registry=self.registry) for key, each in series.items()}
 
     def record(self, event: RebalanceEvent) -> None:
@@ -253,8 +255,8 @@ class Metrics:
         elif event.kind == "settled":
             self._observe(group, event, "time_to_stable_ms")
             for name, counter in self._counts.items():
-                counter.labels(group).inc(getattr(event, name, None) or 0)
-            self._counts["unknown"].labels(group).inc(event.redelivered_upper_bound is None)
+                counter.labels(group).inc(getattr(event, name) or 0)
+            self._unknown.labels(group).inc(event.redelivered_upper_bound is None)
             for name in ("peak_catch_up_rate", "unowned"):
                 self._states[name].labels(group).set(getattr(event, name) or 0)
 
