@@ -1,8 +1,6 @@
 """The observed rebalances: which pulls, openings and commits are noted in a group's rebalance, and when
 (`groups/rebalance.py` decides what they mean), and in which order its events are recorded.
 
-Who pulls, opens and commits which queue, from the first change of members or queues until all has settled.
-
     a coordinator's reports, openings ─► that turn's answers leave ─► noted in order, before anything else
 
 Members wait for those answers, and nobody waits for the record.

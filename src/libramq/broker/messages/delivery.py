@@ -22,7 +22,7 @@ LOOK_MS: Final = 10_000
 
 
 class LevelDelivery:
-    """Delivers the due messages of delay levels; an `arrivals.TopicListener`. is_held: as the rounds are."""
+    """Delivers due messages of delay levels; an `arrivals.TopicListener`. is_held: its rounds begin held."""
 
     topic = names.SCHEDULE_TOPIC
 
@@ -59,7 +59,7 @@ class LevelDelivery:
 
 
 class TimerDelivery:
-    """Delivers timer messages; an `arrivals.TopicListener`. is_held: as the rounds are."""
+    """Delivers timer messages; an `arrivals.TopicListener`. is_held: its rounds begin held."""
 
     topic = names.TIMER_TOPIC
 

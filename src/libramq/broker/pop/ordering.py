@@ -1,8 +1,7 @@
 """Ordering: pops in order as a broker performs them: each change is journalled before it takes effect, and a
 queue that is free again wakes held pops; `pop/ordered.py` decides.
 
-Each change is journalled before it takes effect, so a kill frees no queue. (Apache's broker writes its file
-every 10 s, and hands messages out twice after one.)
+So a kill frees no queue. Apache's broker writes its file every 10 s, and hands messages out twice after one.
 Upstream: ConsumerOrderInfoManager.java, AckMessageProcessor.ackOrderly.
 """
 

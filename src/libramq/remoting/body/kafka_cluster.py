@@ -1,8 +1,6 @@
 """The bodies between brokers that serve Kafka's clients: nodes, topics, numberings, offsets, and groups for
 their next coordinators.
 
-Addresses, topics, numberings and committed offsets; and the members of groups, for their next coordinators.
-
 Ours; the contract is in docs/design/kafka-cluster.md.
 """
 

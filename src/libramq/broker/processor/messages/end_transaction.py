@@ -1,8 +1,8 @@
 """END_TRANSACTION, RESUME_CHECK_HALF_MESSAGE: whether a producer may commit or roll back a half message, and
 how it is answered; how an operator has one that was given up checked again.
 
-RESUME_CHECK_HALF_MESSAGE: an operator has one that was given up looked at again. Upstream takes any message
-there is; here only those that were given up, since others would be delivered twice or not at all.
+Upstream resumes the check of any message; here only those that were given up are taken, since others would be
+delivered twice or not at all.
 
 Upstream: EndTransactionProcessor.java, AdminBrokerProcessor.
 """
