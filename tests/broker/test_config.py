@@ -6,6 +6,7 @@ from libramq.broker.broker_conf import advice, broker_config, load_broker_config
 from libramq.broker.config import BrokerConfig
 from libramq.errors import ConfigError
 from libramq.formats.properties_file import parse_properties, property_line, read_properties
+from libramq.message.delay_level import DELAY_LEVELS_MS
 
 
 def test_apaches_own_file_is_read(tmp_path):
@@ -70,6 +71,7 @@ def test_defaults_are_apaches_and_bind_to_this_machine():
     assert config.bind_address == "127.0.0.1"
     assert len(config.delay_levels_ms) == 18
     assert config.delay_levels_ms[:3] + config.delay_levels_ms[-1:] == [1_000, 5_000, 10_000, 7_200_000]
+    assert tuple(config.delay_levels_ms) == DELAY_LEVELS_MS  # What clients reckon with.
 
 
 @pytest.mark.parametrize(
