@@ -305,7 +305,7 @@ class BrokerError(RemoteError):
     by_code: ClassVar[dict[int, type["BrokerError"]]] = {}
 
     def __init_subclass__(cls, *, code: int | None = None) -> None:
-        """Have a response code raise a class of its own."""
+        """Register the class that `broker_error` returns for a response code."""
         if code is not None:
             BrokerError.by_code[code] = cls
 

@@ -27,7 +27,7 @@ class ConsumerList(Document, frozen=True, kw_only=True):
 
 
 class QueueFields(Document, frozen=True, kw_only=True):
-    """The members by which objects name a message queue."""
+    """The fields that name a message queue in a JSON object."""
 
     topic: str
     broker_name: str
@@ -44,7 +44,7 @@ class QueueRef(QueueFields, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, queue: MessageQueue) -> "QueueRef":
-        """The object for a queue."""
+        """Return the object for a queue."""
         return cls(**queue._asdict())
 
 

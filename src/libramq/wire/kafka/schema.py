@@ -84,7 +84,7 @@ R = TypeVar("R")
 
 
 class Topic(Message, Generic[P], frozen=True, kw_only=True):
-    """A topic with what is asked of its partitions, or answered: the form of most requests and answers."""
+    """A topic with a request or an answer for each of its partitions: the form of most messages."""
 
     name: String
     partitions: tuple[P, ...]
@@ -96,7 +96,7 @@ def partitions_of(topics: Iterable[Topic[P]]) -> list[tuple[str, P]]:
 
 
 def by_topic(topics: Iterable[Topic[Any]], results: Iterable[R]) -> tuple[Topic[R], ...]:
-    """Return one result for each of these partitions, in their order, by topic."""
+    """Return results by topic: one for each partition of these topics, in their order."""
     left = iter(results)
     return tuple(
         Topic(name=each.name, partitions=tuple(islice(left, len(each.partitions)))) for each in topics

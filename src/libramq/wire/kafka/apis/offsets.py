@@ -99,7 +99,7 @@ class OffsetFetchResponse(Message, frozen=True, kw_only=True):
     groups: Annotated[tuple[FoundGroup, ...], Versions(8)] = ()
 
 
-# OffsetDelete (47): a group's committed offsets in some partitions go.
+# OffsetDelete (47): a group's offsets in some partitions go; each, as 0 is not flexible, is its number alone.
 class OffsetDeleteRequest(Request, frozen=True, kw_only=True):
     """Deletes committed offsets."""
 
