@@ -241,7 +241,7 @@ class Entrance:
 TURN_US_MAX: Final = 2_000
 #: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
 DELAY_MS_MIN: Final = 1
-#: Performs effects, by their types.
+#: The functions that perform effects, by the type of the effect that each takes.
 Performers = Mapping[type[msgspec.Struct], Callable[[Any], None]]
 NO_OTHERS: Final[Performers] = {}
 _RESULT_FAILED: Final = "the result of an effect could not be processed"

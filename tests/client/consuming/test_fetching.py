@@ -132,7 +132,7 @@ def test_a_program_that_fetches_has_no_retry_topic_and_no_handler_deadline():
     assert talk.of(rq.SendBack) + talk.of(fx.Abandon) == []
     talk.start()
     assert talk.of(rq.FetchRoutes)[0].topics == ("T",)
-    (heartbeat,) = talk._(talk.core.known_brokers.heartbeats(["a:1"]))
+    (heartbeat,) = talk._(talk.core.known_brokers.send_heartbeats(["a:1"]))
     (group,) = heartbeat.data.consumer_data_set
     assert group.consume_type == "CONSUME_ACTIVELY"
     assert [each.topic for each in group.subscription_data_set] == ["T"]

@@ -213,7 +213,7 @@ class KnownBrokers:
         addresses = self._addresses()
         new, self._known = addresses - self._known, addresses
         self.alive &= addresses
-        self.heartbeats(new)
+        self.send_heartbeats(new)
 
     def heartbeat_answered(
         self, address: str, outcome: HeartbeatReply | LibraError, now_ms: MonotonicMs
@@ -254,14 +254,14 @@ class KnownBrokers:
         self._to_reconnect.discard(address)
         is_silent = address in self._addresses() and address not in self.alive
         if is_silent and not self._is_closed:
-            self.heartbeats([address])
+            self.send_heartbeats([address])
 
     # Heartbeats.
 
     def _regular(self, now_ms: MonotonicMs) -> None:
         """Send the heartbeats that are due; silent brokers are retried at a pace of their own."""
         self._heartbeats_due.at(now_ms + self._settings.heartbeat_ms)
-        self.heartbeats(self._addresses() - self._to_reconnect)
+        self.send_heartbeats(self._addresses() - self._to_reconnect)
 
     def changed(self, now_ms: MonotonicMs) -> None:
         """Send heartbeats because our queues have changed."""
@@ -269,12 +269,12 @@ class KnownBrokers:
         # continued by the monotonic clock, which is never set back.
         assert self._started is not None, "nothing is ours before the start"
         self._version = max(self._version + 1, int(self._started.wall_of(now_ms)))
-        self.heartbeats(self.alive)
+        self.send_heartbeats(self.alive)
 
     def lease_changed(self, *, ended: bool) -> None:
         """Send heartbeats because our lease has ended, or is renewed after that."""
         self._lease_ended = ended
-        self.heartbeats(self.alive)
+        self.send_heartbeats(self.alive)
 
     def allocating_changed(self) -> None:
         """Send heartbeats if members have begun, or ceased, to allocate for themselves beside a stock broker.
@@ -283,9 +283,9 @@ class KnownBrokers:
         """
         was, self._allocates = self._allocates, self.is_mixed
         if self._allocates != was:
-            self.heartbeats(self.alive)
+            self.send_heartbeats(self.alive)
 
-    def heartbeats(self, addresses: Iterable[str]) -> None:
+    def send_heartbeats(self, addresses: Iterable[str]) -> None:
         """Send heartbeats to brokers."""
         data = heartbeat_data(self._settings, self._subscriptions, self._version)
         coordinated = self._settings.is_member and not self._allocates

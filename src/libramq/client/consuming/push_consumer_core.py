@@ -227,7 +227,7 @@ class PushConsumerCore:
         """Decide what follows from an event. Each part sees what those before it changed."""
         now_ms = self.kernel.clock.monotonic_ms()
         if self.own.locks_wanted or self.own.to_unlock:
-            self.locks.requests(now_ms)
+            self.locks.send_requests(now_ms)
         if self.fetching.commits.waiting:
             self.fetching.commits.settle()
         if self._phase is Phase.DRAINING and not len(self.table):
@@ -235,7 +235,7 @@ class PushConsumerCore:
             if not self.coordination.leave():
                 self.known_brokers.unregister(now_ms)
         elif self._phase in (Phase.RUNNING, Phase.DRAINING):
-            self.coordination.requests(now_ms)
+            self.coordination.send_requests(now_ms)
         if self._persistence.rests and self._phase is Phase.RUNNING:
             self._persistence.settle(now_ms)
         if len(self.kernel.effects.pending) > 1:  # After most events there is one at most.
@@ -243,7 +243,7 @@ class PushConsumerCore:
 
 
 def _merge_changes(effects: list[msgspec.Struct]) -> None:
-    """Merge what the listener hears: one call, not one per queue."""
+    """Merge changes of queues: the listener gets one call of each kind, not one per queue."""
     merged: dict[object, msgspec.Struct] = {}
     for position, effect in enumerate(effects):
         if isinstance(effect, fx.QueueChange):

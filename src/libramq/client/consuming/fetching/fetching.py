@@ -60,7 +60,7 @@ class FetchDelivering(Delivering):
         owned.work.deliveries.add(batch)
         self._effects.add(fx.Deliver((batch,)))
 
-    def next(self, owned: OwnedQueue) -> None:
+    def deliver_next(self, owned: OwnedQueue) -> None:
         """Do nothing: everything that came was passed on."""
 
     def not_begun(self, delivery: Delivery) -> None:

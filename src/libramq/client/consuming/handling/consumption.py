@@ -278,7 +278,7 @@ class Consumption:
         if not owned.is_ours:
             self._own.handle(owned, ev.HandlerEnded(), now_ms)
         else:
-            self._delivering.next(owned)
+            self._delivering.deliver_next(owned)
             self._pulling.resume(owned, now_ms)
 
 
@@ -296,7 +296,7 @@ class OrderlyConsumption(Consumption):
     def _suspend_over(self, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
         """Continue a queue after its suspension."""
         owned.work.is_suspended = False
-        self._delivering.next(owned)
+        self._delivering.deliver_next(owned)
 
     def _retry(
         self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs

@@ -94,7 +94,7 @@ class MemberCoordination:
         self._is_offered = False
         self._commits_due = commits_due
         self._lease_due = own.kernel.deadlines.new(self._check_lease)
-        # `requests` is called after every event.
+        # `send_requests` is called after every event.
         self._release_due = own.kernel.deadlines.new(lambda _: None)
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._is_leave_sent = False
@@ -150,7 +150,7 @@ class MemberCoordination:
 
     # Requests.
 
-    def requests(self, now_ms: MonotonicMs) -> None:
+    def send_requests(self, now_ms: MonotonicMs) -> None:
         """Send the requests to the coordinator that may be sent now."""
         slow, leaving = self._is_slow, self._is_leaving
         if self._released or (leaving and not self._is_leave_sent) or slow != self._is_slow_sent:

@@ -100,7 +100,7 @@ class Rebalancing:
         else:
             if self._settings.client_id not in outcome:  # It has forgotten us: others get our queues.
                 self._own.is_balanced = False
-                self._known_brokers.heartbeats([address])
+                self._known_brokers.send_heartbeats([address])
             for topic in topics:
                 self._allocate(topic, outcome, now_ms)
         if self._lists_awaited:

@@ -160,7 +160,7 @@ class Locks:
         for owned in self._at(address):
             self._own.want_lock(owned)
 
-    def requests(self, now_ms: MonotonicMs) -> None:
+    def send_requests(self, now_ms: MonotonicMs) -> None:
         """Send one request to each broker with queues to lock, and one to each with queues to unlock."""
         group, client_id = self._own.settings.group, self._own.settings.client_id
         for address, to_unlock in self._own.to_unlock.items():

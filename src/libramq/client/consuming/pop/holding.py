@@ -180,7 +180,7 @@ class Settling:
         if not held.is_pending:
             self._ready(held)
 
-    def requests(self, now_ms: MonotonicMs) -> None:
+    def send_requests(self, now_ms: MonotonicMs) -> None:
         """Send the requests that may be sent now."""
         others, self._others = self._others, []
         for held in others:
@@ -190,7 +190,7 @@ class Settling:
                 self._acknowledge(broker_name, waiting, now_ms)
 
     def _again(self, now_ms: MonotonicMs) -> None:
-        """Repeat the requests that failed; `requests` is called after every event."""
+        """Repeat the requests that failed; `send_requests` is called after every event."""
         failed, self._failed = self._failed, []
         for held in failed:
             self._ready(held) if now_ms < held.until_ms else self._over(held)

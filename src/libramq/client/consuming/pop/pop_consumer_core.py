@@ -414,7 +414,7 @@ class PopConsumerCore:
         now_ms = self.kernel.clock.monotonic_ms()
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             self.holding.give_back(now_ms)
-        self._settling.requests(now_ms)
+        self._settling.send_requests(now_ms)
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             self._unregister(now_ms)
         if self._phase is Phase.RUNNING and not self.holding.is_paused:

@@ -192,7 +192,7 @@ class Delivering:
                 if messages[0].queue_offset == offset:
                     messages[0].reconsume_times = max(messages[0].reconsume_times, times)
             owned.work.waiting.extend(messages)
-            self.next(owned)
+            self.deliver_next(owned)
             return
         deliveries = [Delivery(owned, portion) for portion in self._cut(owned, messages)]
         owned.work.deliveries.update(deliveries)
@@ -201,7 +201,7 @@ class Delivering:
         else:
             self._effects.add(fx.Deliver(deliveries))
 
-    def next(self, owned: OwnedQueue) -> None:
+    def deliver_next(self, owned: OwnedQueue) -> None:
         """Deliver the next portion of an orderly queue, if nothing holds it."""
         work = owned.work
         waiting = work.waiting
@@ -223,7 +223,7 @@ class Delivering:
             return
         if self._orderly:
             owned.work.waiting.extendleft(reversed(delivery.messages))
-            self.next(owned)
+            self.deliver_next(owned)
             return
         delivery.started = False
         owned.work.deliveries.add(delivery)
@@ -237,7 +237,7 @@ class Delivering:
         if self._is_kept_back(owned):
             return
         if self._orderly:
-            self.next(owned)
+            self.deliver_next(owned)
             return
         kept, owned.work.kept = owned.work.kept, []
         if kept:
