@@ -152,6 +152,20 @@ def test_help_is_quick_because_nothing_is_loaded_for_it():
     }
 
 
+def test_completing_a_command_line_loads_no_logger(monkeypatch: pytest.MonkeyPatch):
+    """The shell waits for it; options that are there already are parsed, too."""
+    monkeypatch.setenv("_LIBRA_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "libra tail --log-level debug --")
+    monkeypatch.setenv("COMP_CWORD", "4")
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules))\n"
+    code += "sys.argv = ['libra']; from libramq.cli.main import run; run([])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "--namesrvAddr" in done.stdout, done
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert loaded & {"libramq.cli.admin.commands"}
+    assert not loaded & {"structlog", "libramq.logs"}
+
+
 def test_success_exits_with_0(capsys):
     assert run(["admin", "updateTopic", "--help"]) == 0
     assert "--writeQueueNums" in capsys.readouterr().out

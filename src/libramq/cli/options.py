@@ -28,11 +28,12 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def _log(level: LogLevel) -> LogLevel:
+def _log(context: typer.Context, level: LogLevel) -> LogLevel:
     """Log from now on, before the command begins."""
-    from libramq import logs  # Help must be quick.
+    if not context.resilient_parsing:  # The shell completes an option: that must be quick, as must help.
+        from libramq import logs
 
-    logs.log_to_stderr(level)
+        logs.log_to_stderr(level)
     return level
 
 
