@@ -4,14 +4,13 @@ invalid one is refused; what all asyncio clients have in common.
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Required, Self, TypedDict, get_type_hints
 
 from libramq.balance import TopicRule
 from libramq.clock import Clock
-from libramq.errors import ConfigError, LibraError, NoSuchMethod, did_you_mean
+from libramq.errors import ConfigError, LibraError, NoSuchMethod, did_you_mean, nearest_name
 from libramq.filesystem import FileSystem
 from libramq.message.message import Deserializer
 from libramq.message.queue import MessageQueue
@@ -147,8 +146,8 @@ def check_names(options: Mapping[str, Any], allowed: Collection[str], what: str)
     """Raise ConfigError for an unknown option, suggesting the nearest known one."""
     for name in options:
         if name not in allowed:
-            near = get_close_matches(name, allowed, n=1)
-            advice = f"; did you mean {near[0]}?" if near else ""
+            near = nearest_name(name, allowed)
+            advice = f"; did you mean {near}?" if near else ""
             raise ConfigError(f"{what} has no such option: {name}{advice}")
 
 

@@ -5,14 +5,13 @@ Spark's mapping ignores case and a plain copy of it has lower-case names, so nam
 and shown as documented. Each getter's error names the option and the allowed values.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, nearest_name
 from libramq.transport.address import split_name_servers
 
 if TYPE_CHECKING:
@@ -83,9 +82,8 @@ def milliseconds(name: str, time_ms: int) -> int:
 
 def hint_at(name: str, names: Collection[str]) -> str:
     """Return the existing name that a wrong one was probably meant to be, or all names."""
-    by_lower = {each.lower(): each for each in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f"did you mean {by_lower[near[0]]}?" if near else f"there are: {', '.join(names)}"
+    near = nearest_name(name, names)
+    return f"did you mean {near}?" if near else f"there are: {', '.join(names)}"
 
 
 class Options:

@@ -8,7 +8,6 @@ profile or the machine's role, and are in no file, plan or message of ours. Spar
 they need Hadoop's jars for S3.
 """
 
-import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, nearest_name
 from libramq.spark.pipeline.data_files import (
     DataFile,
     as_texts,
@@ -64,8 +63,8 @@ class ObjectStore:
         """Return the store of a configuration; ConfigError for an option that there is not."""
         for name in storage:
             if name not in OPTIONS:
-                near = difflib.get_close_matches(name, OPTIONS, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {' and '.join(OPTIONS)}"
+                near = nearest_name(name, OPTIONS)
+                hint = f"did you mean {near}?" if near else f"there are {' and '.join(OPTIONS)}"
                 raise ConfigError(
                     f"[storage] has no {name}; {hint} (credentials are AWS_ACCESS_KEY_ID and "
                     "AWS_SECRET_ACCESS_KEY in the environment)"
