@@ -24,12 +24,8 @@ else:
         def __getattr__(self, name: str) -> object:
             return getattr(import_module(f"libramq.{self._name}"), name)
 
-    audits, lookup, monitor = _Lazy("admin.audit"), _Lazy("admin.messages"), _Lazy("admin.monitoring")
-    dead_letters, groups, operator = (
-        _Lazy("admin.dead_letters"),
-        _Lazy("admin.groups"),
-        _Lazy("admin.operator"),
-    )
+    audits, dead_letters, groups = _Lazy("admin.audit"), _Lazy("admin.dead_letters"), _Lazy("admin.groups")
+    lookup, monitor, operator = _Lazy("admin.messages"), _Lazy("admin.monitoring"), _Lazy("admin.operator")
     benchmarks, message_row, output = _Lazy("cli.benchmarks"), _Lazy("cli.message_row"), _Lazy("cli.output")
     running, sending, simulating = _Lazy("cli.running"), _Lazy("cli.sending"), _Lazy("cli.simulating")
     tailing, servers = _Lazy("cli.tailing"), _Lazy("cli.servers.commands")
