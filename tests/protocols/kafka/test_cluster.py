@@ -374,3 +374,20 @@ def test_an_idempotent_producer_stores_nothing_twice_while_a_broker_is_killed(cl
     values = [(partition, int(value or b"")) for partition, _, value in sorted(read(consumer, 3_000))]
     assert values == [(index, number) for index in range(3) for number in range(index, 3_000, 3)]
     consumer.close()
+
+
+def test_no_topic_counts_as_deleted_that_a_broker_keeps_which_is_away(cluster: KafkaCluster):
+    """Also if the broker that is asked has restarted meanwhile: it has not heard from the other one since."""
+    cluster.create("kept", 3)
+    assert set(leaders_of(cluster, "kept", 3, A).values()) == {A, B, C}
+    with cluster.killed(B):
+        cluster.kill(A)
+        cluster.start(A)
+        admin = cluster.admin(A)  # A client that is collected ends its requests.
+        with pytest.raises(KafkaException) as refused:
+            admin.delete_topics(["kept"])["kept"].result(PATIENCE_S)
+        assert refused.value.args[0].code() == KafkaError.REQUEST_TIMED_OUT
+    admin = cluster.admin(A)
+    wait_until(lambda: "kept" in admin.list_topics(timeout=PATIENCE_S).topics, "B has it not")
+    admin.delete_topics(["kept"])["kept"].result(PATIENCE_S)
+    assert "kept" not in cluster.tool("topicList").split()

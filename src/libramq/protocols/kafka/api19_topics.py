@@ -193,8 +193,7 @@ class TopicRequests:
         except REFUSALS as refused:
             put(wire.DeletedTopic(name=name, error_code=code_of(refused), error_message=str(refused)))
             return
-        counts = self._nodes.counts(name)
-        if not counts or not is_visible(name):
+        if not self._nodes.counts(name) or not is_visible(name):
             put(wire.DeletedTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
 
@@ -202,7 +201,7 @@ class TopicRequests:
             code, message = self._outcome(Kind.DELETED, principal, "DeleteTopics", name, change)
             put(wire.DeletedTopic(name=name, error_code=code, error_message=message))
 
-        self._cluster_topics.change(name, dict.fromkeys(counts, 0), Numbering(), deleted)
+        self._cluster_topics.change(name, dict.fromkeys(self._nodes.holders(name), 0), Numbering(), deleted)
 
     @serves(wire.DescribeConfigsRequest)
     def describe(self, request: wire.DescribeConfigsRequest, slot: Slot) -> None:

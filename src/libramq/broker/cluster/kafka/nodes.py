@@ -134,6 +134,14 @@ class Nodes:
                 counts[name] = count
         return counts
 
+    def holders(self, topic: str) -> set[str]:
+        """Return the brokers that have queues of a topic, or may have: they are away since before our start.
+
+        The numbering names them, unless a kill came before it was saved.
+        """
+        unanswered = self._peers.links.keys() - self.known.keys()
+        return {*self.counts(topic), *self.numbering(topic).counts(), *unanswered}
+
     def numbering(self, topic: str) -> Numbering:
         """Return the numbering of a topic's queues, as far as they have numbers."""
         counts = self.counts(topic)
