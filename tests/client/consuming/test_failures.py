@@ -3,8 +3,11 @@
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_kernel import FAILED_AGAIN_MS, ConsumerKernel
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.ownership import Ownership
 from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation, found, q
+from tests.client.consuming.test_orderly import InOrder
 from tests.client.consuming.test_pause import Pausing
 
 
@@ -82,3 +85,18 @@ def test_a_result_that_cannot_be_handled_costs_other_queues_nothing():
     talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in running))
     assert [talk.offset(q(number)) for number in (0, 1)] == [1, 1]
     assert reported == ["a result for T@a:0 could not be handled"]
+
+
+def test_a_lock_that_cannot_be_doubted_does_not_keep_others_from_it(monkeypatch):
+    """The broker gives them away: their handlers began beside those of another member."""
+    talk = InOrder().owning(2)
+    reported = []
+    talk.core.kernel.failed = lambda what, error: reported.append(what)
+    first = (q(0), ev.LockDoubted)
+    fails = failing_once(
+        Ownership.handle, at=lambda _, owned, event, *__: (owned.queue, type(event)) == first
+    )
+    monkeypatch.setattr(Ownership, "handle", fails)
+    talk.lost()
+    assert [talk.may_begin(q(number)) for number in (0, 1)] == [True, False]
+    assert reported == ["LockDoubted of T@a:0 could not be handled"]

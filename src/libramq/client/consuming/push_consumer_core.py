@@ -171,18 +171,16 @@ class PushConsumerCore:
         """Handle an operator's reset of the group's offsets (request code 220)."""
         for queue, offset in offsets.items():
             if queue.topic == topic:
-                self.own.handle_queue(queue, ev.OffsetSet(offset), now_ms)
+                self.own.handle_each(ev.OffsetSet(offset), now_ms, [queue])
 
     def hook_done(self, change: fx.QueueChange, now_ms: MonotonicMs) -> None:
         """Read assigned queues for which the listener has returned; release revoked ones."""
-        if isinstance(change, fx.Lost):
-            return
-        for queue in change.queues:
-            if isinstance(change, fx.Assigned):
+        if isinstance(change, fx.Assigned):
+            for queue in change.queues:
                 self.table.hook_ended(queue)
-                self.own.handle_queue(queue, ev.Resumed(), now_ms)
-            else:
-                self.own.handle_queue(queue, ev.ListenerDone(), now_ms)
+            self.own.handle_each(ev.Resumed(), now_ms, change.queues)
+        elif isinstance(change, fx.Revoked):
+            self.own.handle_each(ev.ListenerDone(), now_ms, change.queues)
 
     def pause(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> None:
         """Start no more handlers and pulls for queues (None: for any); they stay ours."""

@@ -125,8 +125,8 @@ class Rebalancing:
         owned = {each.queue for each in self._table.each() if each.is_ours}
         # Of the others the routes are looked up; then this is called again.
         reachable = [each for each in self._assigned if self._routes.master(each.broker_name) is not None]
-        for queue in sorted(owned.difference(self._assigned)):
-            self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
+        unassigned = ev.Unassigned(self._settings.drain_ms)
+        self._own.handle_each(unassigned, now_ms, sorted(owned.difference(self._assigned)))
         for queue in reachable:
             if queue not in owned:
                 self._own.take(queue, now_ms, delay_ms=0)
@@ -155,8 +155,7 @@ class Rebalancing:
         owned = set(self._table.of_topic(topic)).difference(idle)
         taken = [queue for queue in allocated if queue not in owned]
         released = sorted(owned.difference(allocated))
-        for queue in (*released, *idle):
-            self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
+        self._own.handle_each(ev.Unassigned(self._settings.drain_ms), now_ms, (*released, *idle))
         for queue in taken:
             self._own.take(queue, now_ms, delay_ms=takeover_delay_ms)
         if taken or released:

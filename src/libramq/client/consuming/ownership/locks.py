@@ -148,8 +148,7 @@ class Locks:
 
     def doubt(self, address: str, now_ms: MonotonicMs) -> None:
         """Doubt the locks at a broker whose connection ended; it may give them away."""
-        for owned in self._at(address):
-            self._own.handle(owned, ev.LockDoubted(), now_ms)
+        self._own.handle_each(ev.LockDoubted(), now_ms, [owned.queue for owned in self._at(address)])
 
     def confirm(self, address: str) -> None:
         """Request the locks again at a reconnected broker; lost unlock requests are repeated."""

@@ -3,7 +3,7 @@
 handle(queue, event)  ─►  TABLE[event][state of the queue]  ─►  action  ─►  effects
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -119,9 +119,11 @@ class Ownership:
         """Report what the table lacks, a bug of ours; the consumer continues."""
         self.kernel.failed("the table of owned queues", LocalProtocolError(f"{owned.queue}: {what}"))
 
-    def handle_each(self, event: Event, now_ms: MonotonicMs) -> None:
-        """Handle what happened to all queues."""
-        for owned in self.table.each():
+    def handle_each(
+        self, event: Event, now_ms: MonotonicMs, queues: Iterable[MessageQueue] | None = None
+    ) -> None:
+        """Handle what happened to those queues that are in the table; None: to all."""
+        for owned in self.table.each() if queues is None else filter(None, map(self.table.get, queues)):
             try:
                 self.handle(owned, event, now_ms)
             except Exception as error:  # It happens to the others all the same.
@@ -170,15 +172,8 @@ class Ownership:
 
     def let_commit(self, now_ms: MonotonicMs) -> None:
         """Send the last commits that were held."""
-        for owned in self.table.each():
-            if not owned.commit_awaited:
-                self.handle(owned, MayCommit(), now_ms)
-
-    def handle_queue(self, queue: MessageQueue, event: Event, now_ms: MonotonicMs) -> None:
-        """Handle what happened to a queue, if it is in the table."""
-        owned = self.table.get(queue)
-        if owned is not None:
-            self.handle(owned, event, now_ms)
+        queues = (owned.queue for owned in self.table.each() if not owned.commit_awaited)
+        self.handle_each(MayCommit(), now_ms, queues)
 
     def take(
         self,
