@@ -97,8 +97,8 @@ def test_a_member_leaves_while_brokers_find_each_other():
 
 
 @pytest.mark.parametrize("name", ["kill_brokers", "undo", "happen", "_end", "__init__"])
-def test_a_fault_that_there_is_not_is_noticed_when_its_scenario_is_made(name: str):
-    """At its time it would be a violation, which some tests expect."""
+def test_an_unknown_fault_is_refused_when_its_scenario_is_made(name: str):
+    """Once the simulation runs it would count as a violation, which some tests expect."""
     with pytest.raises(AssertionError, match=f"there is no fault {name}"):
         replace(draw_scenario(0), actions=((2_000, name),))
 

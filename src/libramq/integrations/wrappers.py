@@ -71,7 +71,7 @@ class WrappedProducer:
 
 
 def is_asyncio(producer: Any) -> bool:
-    """Return whether a producer is asyncio's; a wrapped one is what the producer inside is."""
+    """Return whether a producer is asyncio's, or wraps one that is."""
     if isinstance(producer, WrappedProducer):
         return producer.is_asyncio
     return inspect.iscoroutinefunction(producer.send)

@@ -275,7 +275,7 @@ def _policies(subject: str, resources: str, actions: str, source_ips: str | None
 
 
 async def _changed(admin: Operator, target: Target, call: "Call[None]", text: str, **named: str) -> Answer:
-    """Change users at the brokers that are named; answer which they were."""
+    """Change users at the target's brokers, and return the answer that lists them."""
     brokers = await admin.ask_targets(call, target)
     return Answer({**named, "brokers": list(brokers)}, *(f"{text} {each} success." for each in brokers))
 
