@@ -61,7 +61,12 @@ class JournalFiles:
         try:
             self._filesystem.pwrite(self._file, data, self.end)
         except OSError:
-            self.close()  # A part may be there: later ones go to another file, behind it.
+            # A part may be there. If it stays, later changes go to another file, behind it; of a full disk
+            # each refused change would begin one, thousands a second.
+            try:
+                self._filesystem.truncate(self._file, self.end)
+            except OSError:
+                self.close()
             raise
         self.end += len(data)
 

@@ -1,5 +1,6 @@
 """The files of a table: whenever a crash happens, what was recorded survives."""
 
+import errno
 import random
 from pathlib import Path
 
@@ -185,9 +186,17 @@ def test_a_power_cut_takes_back_nothing_that_a_fold_has_written():
         assert Topics(root, disk).content() == before, seed
 
 
-def test_a_line_cut_off_by_a_full_disk_spoils_none_after_it(tmp_path):
+def refuse(*_: object) -> None:
+    raise OSError(errno.EIO, "the disk does not work")
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_line_cut_off_by_a_full_disk_spoils_none_after_it(tmp_path, monkeypatch, is_cut):
+    """Also if the disk does not remove the part of it that it took."""
     topics = Topics(tmp_path)
     topics.put("T")
+    if not is_cut:
+        monkeypatch.setattr(topics.disk, "truncate", refuse)
     topics.disk.bytes_left = 50
     with pytest.raises(ServiceNotAvailable, match="no space"):
         topics.put("U")
@@ -195,6 +204,16 @@ def test_a_line_cut_off_by_a_full_disk_spoils_none_after_it(tmp_path):
     topics.put("V")
     assert Topics(tmp_path).content() == topics.content()
     assert "U" not in topics.table
+
+
+def test_changes_that_a_full_disk_refuses_begin_no_files(tmp_path):
+    """Clients repeat them, thousands a second."""
+    topics = Topics(tmp_path)
+    topics.disk.bytes_left = 0
+    for _ in range(3):
+        with pytest.raises(ServiceNotAvailable, match="no space"):
+            topics.put("T")
+    assert len(names(tmp_path)) == 1
 
 
 def test_a_damaged_line_is_reported(tmp_path, caplog):
