@@ -227,7 +227,7 @@ class GroupLoad:
             self._awaited.pop(name, None)
 
 
-class Source(Protocol):
+class ProtocolGroups(Protocol):
     """Groups of one protocol at this broker."""
 
     def names(self) -> Iterable[str]:
@@ -297,14 +297,14 @@ class GroupSuccessors:
         self._view = view
         self._clock = kernel.clock
         self._ask = ask
-        self._sources: list[Source] = []
+        self._sources: list[ProtocolGroups] = []
         self._successors: dict[str, _Successor] = {}
         #: The successor that has a group, or gets it.
         self._of: dict[str, str] = {}
         self._due = kernel.deadlines.new(self._beat, "successors of groups")
         view.observe(self._brokers_changed)
 
-    def add(self, source: Source) -> None:
+    def add(self, source: ProtocolGroups) -> None:
         """Pass on these groups."""
         self._sources.append(source)
 

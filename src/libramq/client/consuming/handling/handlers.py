@@ -96,8 +96,8 @@ def _cut(exception: BaseException) -> BaseException:
 CANCELLED_PAUSE_S: Final = 0.1
 
 
-class Run(Protocol):
-    """The run of a consumer, of which handlers are part."""
+class HandlerRun(Protocol):
+    """The part of a running consumer that its handlers use."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -143,7 +143,7 @@ class HandlerTasks:
     def __init__(
         self,
         handlers: Mapping[str, Callable[[list[MessageExt]], Any]],
-        run: Run,
+        run: HandlerRun,
         *,
         count: int,
         log_failure: FailureLog,
@@ -247,7 +247,7 @@ class HandlerThreads:
     def __init__(
         self,
         handlers: Mapping[str, Callable[[list[MessageExt]], Any]],
-        run: Run,
+        run: HandlerRun,
         *,
         count: int,
         log_failure: FailureLog,
@@ -443,7 +443,7 @@ class Handlers(Receiver):
     def __init__(
         self,
         handlers: Mapping[str, Handler],
-        run: Run,
+        run: HandlerRun,
         settings: ConsumerSettings,
     ) -> None:
         self._run = run
