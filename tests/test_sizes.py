@@ -1,8 +1,9 @@
-"""Functions fit into a head, constructors take few parameters, and modules are no fragments."""
+"""Functions fit into a head, constructors take few parameters, modules are no fragments, names are unique."""
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,46 @@ def test_constructors_with_many_parameters_become_fewer():
         if count > PARAMETERS_MAX and not path.is_relative_to(OTHERS_SIGNATURES)
     }
     assert len(long) <= LONG_CONSTRUCTORS_MAX, long
+
+
+#: Users know either class by this name: `libramq` has it for asyncio, `libramq.sync` without.
+BLOCKING_TWINS = {"libramq/client/Consumer", "libramq/client/Producer"}
+#: Names of libraries.
+OTHERS_NAMES = {
+    ("libramq/broker/metrics.py", "Counter"),
+    ("libramq/spark/pipeline/delta_table.py", "DeltaTable"),
+}
+
+
+def classes(tree: ast.Module) -> set[str]:
+    """Return the names of a module's own classes."""
+    return {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def test_a_package_has_each_public_class_name_once():
+    found, twice = set(), set()
+    for path in MODULES:
+        package = "/".join(path.relative_to(ROOT).parts[:2])
+        names = {f"{package}/{name}" for name in classes(ast.parse(path.read_bytes())) if name[0] != "_"}
+        twice |= names & found
+        found |= names
+    assert twice == BLOCKING_TWINS
+
+
+def test_a_module_sees_each_class_name_once():
+    """It neither imports two classes of one name nor one with the name of its own."""
+    twice = set()
+    for path in MODULES:
+        tree = ast.parse(path.read_bytes())
+        origins = defaultdict(set)
+        for name in classes(tree):
+            origins[name].add("this module")
+        for node in ast.walk(tree):
+            for each in node.names if isinstance(node, ast.ImportFrom) else ():
+                if not each.name.isupper() and each.name[0].isupper():
+                    origins[each.name].add(node.module)
+        twice |= {(str(path.relative_to(ROOT)), name) for name in origins if len(origins[name]) > 1}
+    assert twice == OTHERS_NAMES
 
 
 def test_no_module_is_a_fragment_of_its_only_user():

@@ -40,7 +40,7 @@ class Attempts(NamedTuple):
 NO_ATTEMPTS: Final = Attempts()
 
 
-class Opened(NamedTuple):
+class OpenedQueue(NamedTuple):
     """A fence's answer to an opening.
 
     offset: where the group continues; None: it has committed nothing, and the member may choose.

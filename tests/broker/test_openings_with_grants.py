@@ -9,7 +9,7 @@ from libramq.broker.groups import opening
 from libramq.broker.groups.opening import Openings
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.fencing import Claim, FenceGrant, Opened
+from libramq.fencing import Claim, FenceGrant, OpenedQueue
 from libramq.formats.document import decode_body, encode_body
 from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.coordinator.event import FencesInDoubt
@@ -231,7 +231,7 @@ def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tm
     talk.tick()
     assert answers == []
     talk.threads.run_all()
-    assert answers == [{queue: Opened(0, 0, is_initial=True)}]
+    assert answers == [{queue: OpenedQueue(0, 0, is_initial=True)}]
     talk.close()
 
 
@@ -270,6 +270,9 @@ def test_queues_that_are_open_stay_with_their_member_while_its_answer_waits_for_
 
 def test_an_opening_is_the_same_with_a_grant_as_with_a_request_of_its_own():
     """Every field of a fence's answer is also in the body."""
-    queue, opened = MessageQueue("T", "a", 0), Opened(*range(1, len(Opened._fields)), is_initial=True)
+    queue, opened = (
+        MessageQueue("T", "a", 0),
+        OpenedQueue(*range(1, len(OpenedQueue._fields)), is_initial=True),
+    )
     body = decode_body(encode_body(QueueOpened.of(queue, opened)), QueueOpened)
     assert body.value() == (queue, opened)

@@ -57,7 +57,7 @@ from libramq.broker.messages.sending import Sent, Stored
 from libramq.clock import read_clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, NoPermission, RemoteProtocolError
-from libramq.fencing import Claim, Opened
+from libramq.fencing import Claim, OpenedQueue
 from libramq.groups.consumer_group import Consumer
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.request import Join, Leave, Poll
@@ -347,7 +347,7 @@ def _pulled(result: PullResult) -> str:
     return " ".join([_WORDS[result.status], str(result.read.next_offset), *texts])
 
 
-def _opened(opened: Opened) -> str:
+def _opened(opened: OpenedQueue) -> str:
     return f"OK {'-' if opened.offset is None else opened.offset}"
 
 

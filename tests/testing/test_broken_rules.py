@@ -31,7 +31,7 @@ from libramq.client.consuming.pulling.pulling import Delivering
 from libramq.client.consuming.queues.owned_queue import FOREVER, HeldMessages, Lease
 from libramq.client.routing.routes import RouteTable
 from libramq.errors import RemoteError
-from libramq.fencing import Opened
+from libramq.fencing import OpenedQueue
 from libramq.groups.coordinator.member import GroupMember
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.pending_notifications import PendingNotifications
@@ -205,7 +205,7 @@ def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_member_that_ignores_committed_offsets_is_caught(monkeypatch: pytest.MonkeyPatch):
-    opened, granted, from_zero = Claims._opened, Claims.granted, Opened(0)
+    opened, granted, from_zero = Claims._opened, Claims.granted, OpenedQueue(0)
     monkeypatch.setattr(
         Claims,
         "_opened",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from libramq.codes import RequestCode
-from libramq.fencing import Opened
+from libramq.fencing import OpenedQueue
 from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -124,16 +124,16 @@ def begin_topic(
     )
 
 
-def _opened(reply: Command) -> Opened:
+def _opened(reply: Command) -> OpenedQueue:
     texts = [reply.ext.get(name) for name in ("offset", "lbFormerEpoch", "lbRecoveredEnd")]
     offset, former_epoch, recovered_end = (None if text is None else int(text) for text in texts)
     topic_start = int(reply.ext.get("lbTopicStart", 0))
     attempts = int(reply.ext.get("lbAttempts", 0))
     is_initial = reply.ext.get("lbInitial") == "true"
-    return Opened(offset, former_epoch, recovered_end, topic_start, attempts, is_initial)
+    return OpenedQueue(offset, former_epoch, recovered_end, topic_start, attempts, is_initial)
 
 
-def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[Opened]:
+def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[OpenedQueue]:
     """Open a granted queue, which fences its former reader.
 
     Raises NotYetGranted, Fenced.

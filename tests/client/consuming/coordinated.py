@@ -3,7 +3,7 @@ fences.
 """
 
 from libramq.errors import LibraError, broker_error
-from libramq.fencing import MODE_CLIENT, Claim, Opened
+from libramq.fencing import MODE_CLIENT, Claim, OpenedQueue
 from libramq.remoting.body.coordination import GroupAssignment, QueueGrant, QueueOpened
 from libramq.rpc.group_calls import Joined
 from tests.client.consuming import requests as rq
@@ -21,7 +21,7 @@ def assigned(*queues, epoch=1, revoke=(), warning="", opened=()):
         warning=warning,
         queues=[_grant(each, epoch) for each in queues],
         revoke=[_grant(each, epoch) for each in revoke],
-        opened=[QueueOpened.of(queue, Opened(offset, 0)) for queue, offset in opened],
+        opened=[QueueOpened.of(queue, OpenedQueue(offset, 0)) for queue, offset in opened],
     )
 
 
@@ -70,7 +70,7 @@ class Member(Conversation):
     def opened(self, request, outcome=0, former_epoch=None, recovered_end=None, topic_start=0):
         """Answer as the fence: with an offset, or a refusal."""
         if not isinstance(outcome, LibraError):
-            outcome = Opened(outcome, former_epoch, recovered_end, topic_start)
+            outcome = OpenedQueue(outcome, former_epoch, recovered_end, topic_start)
         return self._(request.ask.done(outcome, self.now_ms))
 
     def pull_failed(self, pull, code):

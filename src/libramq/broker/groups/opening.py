@@ -18,7 +18,7 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, Journalling, broker_error
-from libramq.fencing import Claim, Claims, Opened
+from libramq.fencing import Claim, Claims, OpenedQueue
 from libramq.kernel.connection import Connection
 from libramq.kernel.purgatory import Waiter
 from libramq.message.queue import MessageQueue
@@ -30,7 +30,7 @@ from libramq.waits.held_pulls import HeldPulls
 OPENED_WITH_AN_ANSWER_MAX: Final = 64
 
 #: What fences answered for queues that were opened.
-Openings = Mapping[MessageQueue, Opened]
+Openings = Mapping[MessageQueue, OpenedQueue]
 
 
 class QueueToOpen(NamedTuple):
@@ -59,7 +59,7 @@ class QueueOpening:
         self._held = held
         self._rebalances = rebalances
 
-    def open(self, queue: QueueToOpen, waiter: Waiter[Opened]) -> None:
+    def open(self, queue: QueueToOpen, waiter: Waiter[OpenedQueue]) -> None:
         """Open a queue; the waiter gets the offset to begin at, once the opening is durable.
 
         Raises BrokerError for an immediate refusal.
@@ -79,7 +79,7 @@ class QueueOpening:
         client_id: the member's, if known. What cannot be opened now is left out: the member opens it itself,
         and then gets the reason.
         """
-        openings: dict[MessageQueue, Opened] = {}
+        openings: dict[MessageQueue, OpenedQueue] = {}
         here = [queue for queue in claims if queue.broker_name == self._rebalances.broker_name]
         for queue in here[:OPENED_WITH_AN_ANSWER_MAX]:
             to_open = QueueToOpen(group, queue.topic, queue.queue_id, claims[queue])
@@ -97,7 +97,7 @@ class QueueOpening:
         else:
             self._journals.when_synced(lambda is_synced: then(openings if is_synced else {}))
 
-    def _open(self, queue: QueueToOpen, connection: Connection, client_id: str | None) -> Opened:
+    def _open(self, queue: QueueToOpen, connection: Connection, client_id: str | None) -> OpenedQueue:
         group, topic, queue_id, claim = queue
         self._requirements.queue_to_open(topic, queue_id)
         # Before anything changes: it may look at the queue's first message, and the caller may not wait.
@@ -120,7 +120,7 @@ class QueueOpening:
         # Records before this place in the log are of a deleted topic of the same name.
         topic_start = self._store.deletions.end_of(topic)
         attempts = self._fences.attempts(group, topic, queue_id, offset)
-        return Opened(offset, former_epoch, recovered_end, topic_start, attempts, is_initial)
+        return OpenedQueue(offset, former_epoch, recovered_end, topic_start, attempts, is_initial)
 
     def _end_pulls(self, queue: QueueToOpen) -> None:
         group, topic, queue_id, owner = queue
@@ -133,7 +133,7 @@ class QueueOpening:
             held.request.waiter.refuse(broker_error(ResponseCode.FENCED, remark))
 
 
-def _answer(waiter: Waiter[Opened], opened: Opened, *, is_synced: bool) -> None:
+def _answer(waiter: Waiter[OpenedQueue], opened: OpenedQueue, *, is_synced: bool) -> None:
     if is_synced:
         waiter.answer(opened)
         return

@@ -46,8 +46,7 @@ from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import heartbeat
 from libramq.rpc.call import Call
 from libramq.runtime.performer import Performer, Performers
-from libramq.runtime.seams import Seams as PerformerSeams
-from libramq.runtime.seams import Timer
+from libramq.runtime.seams import Seams, Timer
 from libramq.transport.access import OPEN
 from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.remotes import Remotes
@@ -89,7 +88,7 @@ def log_failure(what: str, error: Exception) -> None:
         log.error(what, exc_info=error)
 
 
-class Seams(NetworkSeams, total=False):
+class ConsumerSeams(NetworkSeams, total=False):
     """The seams of a consumer's network. failed: called with failures that are bugs of ours."""
 
     run: Required[Run]
@@ -105,7 +104,7 @@ class ConsumerNetwork:
         subscriptions: Mapping[str, Selector],
         *,
         stored_offsets: LocalOffsetStore | None = None,
-        **seams: Unpack[Seams],
+        **seams: Unpack[ConsumerSeams],
     ) -> None:
         """stored_offsets: a broadcasting member's."""
         clock, run, self._failed = seams["clock"], seams["run"], seams.get("failed", log_failure)
@@ -140,7 +139,7 @@ class ConsumerNetwork:
         )
         self._performer = Performer(
             Engine(self.core.kernel, None, Hooks(settle=[self.core.settle])),
-            PerformerSeams(self._remotes, self._timers),
+            Seams(self._remotes, self._timers),
             monotonic_ms=clock.monotonic_ms,
             failed=self._failed,
             others=self._performers(run),

@@ -8,7 +8,16 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from libramq.fencing import MODE_EPOCHS, NO_ATTEMPTS, Attempts, Claim, Claims, FenceGrant, FenceReport, Opened
+from libramq.fencing import (
+    MODE_EPOCHS,
+    NO_ATTEMPTS,
+    Attempts,
+    Claim,
+    Claims,
+    FenceGrant,
+    FenceReport,
+    OpenedQueue,
+)
 from libramq.formats.document import Document
 from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.roster import EdgeMember
@@ -61,7 +70,7 @@ def epochs_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, int]:
 
 
 class QueueOpened(QueueFields, frozen=True, kw_only=True):
-    """A queue that was opened for the member with its grant; the rest is as in `Opened`."""
+    """A queue that was opened for the member with its grant; the rest is as in `OpenedQueue`."""
 
     offset: int | None = None
     former_epoch: int | None = None
@@ -71,13 +80,13 @@ class QueueOpened(QueueFields, frozen=True, kw_only=True):
     is_initial: bool = False
 
     @classmethod
-    def of(cls, queue: MessageQueue, opened: Opened) -> "QueueOpened":
+    def of(cls, queue: MessageQueue, opened: OpenedQueue) -> "QueueOpened":
         """Return the body of an opening."""
         return cls(**queue._asdict(), **opened._asdict())
 
-    def value(self) -> tuple[MessageQueue, Opened]:
+    def value(self) -> tuple[MessageQueue, OpenedQueue]:
         """Return the queue and its opening."""
-        return self.queue, Opened(*[getattr(self, name) for name in Opened._fields])
+        return self.queue, OpenedQueue(*[getattr(self, name) for name in OpenedQueue._fields])
 
 
 class GroupJoinBody(Document, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from libramq.client.consuming.subscription import with_retry_topic
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import Fenced, LibraError, RemoteError
-from libramq.fencing import Claim, Opened
+from libramq.fencing import Claim, OpenedQueue
 from libramq.filter.subscription import Selector
 from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
@@ -254,7 +254,9 @@ class Witness:
             self._opened(requested_ms, queue, Claim(self._member, epochs[queue]), opened)
             self._world.history.happened(Happening.OPENED_WITH_GRANT, f"{self._member}, {queue.topic}")
 
-    def _opened(self, requested_ms: MonotonicMs, queue: MessageQueue, claim: Claim, answer: Opened) -> None:
+    def _opened(
+        self, requested_ms: MonotonicMs, queue: MessageQueue, claim: Claim, answer: OpenedQueue
+    ) -> None:
         self._world.history.opened(self._group, queue, claim, requested_ms)
         self._world.history.offset_read(self._group, queue, answer.offset, requested_ms)
 

@@ -25,7 +25,7 @@ from libramq.broker.groups.coordination import Coordination, MemberWaiter
 from libramq.broker.groups.offset_commits import Committing
 from libramq.broker.groups.opening import Openings, QueueOpening, QueueToOpen
 from libramq.codes import RequestCode
-from libramq.fencing import Claim, Opened
+from libramq.fencing import Claim, OpenedQueue
 from libramq.formats.document import encode_body
 from libramq.groups.coordinator import request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
@@ -257,7 +257,7 @@ def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:
     return frozenset(bodies.epochs_of(body.queues).keys() - bodies.epochs_of(body.uncommitted).keys())
 
 
-def _reply_opened(opened: Opened) -> Reply:
+def _reply_opened(opened: OpenedQueue) -> Reply:
     offset = {} if opened.offset is None else {"offset": str(opened.offset)}
     end = {} if opened.recovered_end is None else {"lbRecoveredEnd": str(opened.recovered_end)}
     start = {"lbTopicStart": str(opened.topic_start)} if opened.topic_start else {}

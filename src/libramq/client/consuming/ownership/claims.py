@@ -29,7 +29,7 @@ from libramq.client.consuming.queues.owned_queue import (
 )
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
-from libramq.fencing import Attempts, Claim, Opened
+from libramq.fencing import Attempts, Claim, OpenedQueue
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
@@ -157,7 +157,7 @@ def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now
 
 
 def _begin_opened(
-    own: Ownership, owned: OwnedQueue, claim: Claim, opened: Opened, now_ms: MonotonicMs
+    own: Ownership, owned: OwnedQueue, claim: Claim, opened: OpenedQueue, now_ms: MonotonicMs
 ) -> None:
     owned.claim.accept(claim, opened.topic_start)
     if opened.attempts and opened.offset is not None:
@@ -173,7 +173,7 @@ def _lock(own: Ownership, owned: OwnedQueue) -> None:
     own.want_lock(owned)
 
 
-def _fits(own: Ownership, owned: OwnedQueue, answer: Opened) -> bool:
+def _fits(own: Ownership, owned: OwnedQueue, answer: OpenedQueue) -> bool:
     """Return whether our position is still valid: no member has read further or reset the offset.
 
     A fence that does not know our last opening has given the queue to somebody else meanwhile, or its
@@ -205,7 +205,9 @@ class Claims:
         #: turn: the coordinator's, and one of another that was cut off.
         self._refused: dict[MessageQueue, dict[Claim, MonotonicMs]] = {}
 
-    def granted(self, queue: MessageQueue, claim: Claim, opened: Opened | None, now_ms: MonotonicMs) -> None:
+    def granted(
+        self, queue: MessageQueue, claim: Claim, opened: OpenedQueue | None, now_ms: MonotonicMs
+    ) -> None:
         """Handle the coordinator's grant of a queue. opened: if its fence has opened it at once."""
         if self._own.closing:
             return
@@ -222,7 +224,7 @@ class Claims:
             self._own.handle(owned, ev.Granted(claim), now_ms)
 
     def _opened(
-        self, owned: OwnedQueue, claim: Claim, outcome: Opened | LibraError, now_ms: MonotonicMs
+        self, owned: OwnedQueue, claim: Claim, outcome: OpenedQueue | LibraError, now_ms: MonotonicMs
     ) -> None:
         """Handle a fence's answer to an opening."""
         is_current = self._own.table.is_current(owned)

@@ -6,8 +6,7 @@ import msgspec
 
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, NotYetGranted
-from libramq.fencing import Claim
-from libramq.fencing import Opened as OpenedByFence
+from libramq.fencing import Claim, OpenedQueue
 from libramq.message.message import MessageExt
 from libramq.rpc.broker_calls import PullReply
 
@@ -24,7 +23,7 @@ class Taken(Event, frozen=True):
 
     delay_ms: int
     claim: Claim | None
-    opened: OpenedByFence | None = None
+    opened: OpenedQueue | None = None
 
 
 # Locks.
@@ -87,7 +86,7 @@ class Opened(Event, frozen=True):
     """Its fence has opened it under the claim that was granted last."""
 
     claim: Claim
-    answer: OpenedByFence
+    answer: OpenedQueue
 
 
 class OpenFenced(Event, frozen=True):

@@ -28,7 +28,7 @@ from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, LocalProtocolError, NotYetGranted
-from libramq.fencing import Claim, Opened
+from libramq.fencing import Claim, OpenedQueue
 from libramq.kernel.deadlines import Deadline
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -85,7 +85,7 @@ class Ownership:
     uses_locks: bool
     closing: bool = False
     #: What takes the answers of fences: `Claims`.
-    on_opened: Callable[[OwnedQueue, Claim, Opened | LibraError, MonotonicMs], None] = field(init=False)
+    on_opened: Callable[[OwnedQueue, Claim, OpenedQueue | LibraError, MonotonicMs], None] = field(init=False)
     #: By topic: from when queues without an offset are read; 0, or without one: by Apache's rule.
     since_ms: Mapping[str, int] = field(default_factory=dict)
     #: Whether the last round has taken every queue that is ours.
@@ -183,7 +183,7 @@ class Ownership:
         delay_ms: int,
         is_announced: bool = False,
         claim: Claim | None = None,
-        opened: Opened | None = None,
+        opened: OpenedQueue | None = None,
     ) -> None:
         """Take a queue that was assigned to us; its former owner gets `delay_ms` to commit, or unlocks it.
 

@@ -153,7 +153,7 @@ class QueueClaim:
 
     granted: under which to open the queue. opened: under which we pull and commit. opened_epoch: of the last
     opening, even if the fence has forgotten it since; 0 for none. tries: to open it since the grant.
-    topic_start: where in the log the topic begins, by the last opening (`fencing.Opened`).
+    topic_start: where in the log the topic begins, by the last opening (`fencing.OpenedQueue`).
     """
 
     granted: Claim | None = None
