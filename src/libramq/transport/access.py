@@ -1,8 +1,8 @@
 """Access: a client's credentials, TLS and timeouts, the properties that set them (accessKey, tls.enable,
-...), and the hint at what is missing when a server ends a connection without an answer.
+...), and the hint at the likely cause when a server closes a connection without an answer.
 
-The asyncio and the blocking shell share it. Requests are signed as they are written, each attempt again.
-Spark's options, pipelines and the file of `$LIBRA_ACCESS` have it as properties:
+The asyncio and the blocking shell share it. Requests are signed when they are written, each attempt anew.
+Spark's options, pipelines and the file that `$LIBRA_ACCESS` names set it with properties:
 
     accessKey=bob                            of an ACL; with ACL 2.0 the user's name
     secretKey=…                              and the user's password
@@ -12,14 +12,14 @@ Spark's options, pipelines and the file of `$LIBRA_ACCESS` have it as properties
     tls.client.certPath=client.pem           the client's own certificate, if servers require one
     tls.client.keyPath=client.key
     tls.client.keyPassword=…
-    tls.verify=full                          of certificates: full, ca (not the name), none (for tests)
+    tls.verify=full                          certificate checks: full, ca (not the name), none (for tests)
 
-Clients that are given neither credentials nor TLS, and all commands, take those of the file that
-`$LIBRA_ACCESS` names: a program needs no secret in it, nor on its command line. Pipelines do if their
-configuration has none; Spark's source and sink have their options alone.
+All commands, and clients without credentials and TLS of their own, use the file that `$LIBRA_ACCESS` names,
+so no secret has to appear in a program or on its command line. Pipelines use it if their configuration sets
+no access; Spark's source and sink read their options only.
 
-Upstream: tools.yml, SessionCredentials.java, TlsSystemConfig.java; tls.verify is ours, instead of two
-switches (tls.test.mode.enable, tls.client.authServer) that by default check nothing.
+Upstream: tools.yml, SessionCredentials.java, TlsSystemConfig.java. tls.verify is ours; it replaces two
+switches (tls.test.mode.enable, tls.client.authServer) that check nothing by default.
 """
 
 import os
@@ -53,7 +53,7 @@ class Access:
             raise ConfigError(f"tls is a Tls(…), not {self.tls!r}")
 
     def lost(self, address: str, *, is_silent: bool, reason: str = "") -> str:
-        """Return the message about a connection that ended. is_silent: nothing was ever received on it."""
+        """Return the error message for a lost connection. is_silent: nothing was ever received on it."""
         text = f"the connection to {address} ended before the answer came"
         text += f": {reason}" if reason else ""
         if not is_silent:
@@ -89,18 +89,18 @@ _warned_of: Final[set[str]] = set()
 
 
 def environment_properties() -> dict[str, str]:
-    """Return the properties in the environment's file; empty if it names none. Raises ConfigError."""
-    from libramq.formats.properties_file import read_properties  # A Spark worker needs neither,
-    from libramq.logs import get_logger  # and starts for each task.
+    """Return the properties in the file of `$LIBRA_ACCESS`; empty if it is unset. Raises ConfigError."""
+    from libramq.formats.properties_file import read_properties  # Imported late: Spark starts a worker for
+    from libramq.logs import get_logger  # each task, which needs neither.
 
     file = os.environ.get(VARIABLE)
     if not file:
         return {}
     try:
         found = read_properties(Path(file))
-    except ConfigError as error:  # It names the file.
+    except ConfigError as error:  # The message names the file.
         raise ConfigError(f"{VARIABLE}: {error}") from None
-    # The rest of a secret that was broken into lines would be named as an unknown property.
+    # Never quote such a line: it may be the second half of a secret that was wrapped.
     if any(name not in NAMES and not value.strip("=") for name, value in found.items()):
         raise ConfigError(
             f"{VARIABLE}={file}: a line has no value, and no name of these: {', '.join(NAMES)}; "
@@ -124,7 +124,7 @@ def _is_public(file: str) -> bool:
 
 
 def environment_access() -> Access:
-    """Return the access that the environment names; ConfigError names a fault in its file."""
+    """Return the access set by `$LIBRA_ACCESS`'s file; raises ConfigError if the file is invalid."""
     found = environment_properties()
     try:
         return access_of(found)
@@ -133,14 +133,14 @@ def environment_access() -> Access:
 
 
 def client_access(credentials: Credentials | None, tls: Tls | None) -> Access:
-    """Return the access of a client with these options: the environment's, if it has neither."""
+    """Return a client's access: its own credentials and TLS, or the environment's if it has neither."""
     return environment_access() if credentials is None and tls is None else Access(credentials, tls)
 
 
 def access_of(properties: Mapping[str, str], *, prefix: str = "") -> Access:
-    """Build access from properties; ConfigError names the invalid one, with its user's prefix.
+    """Build access from properties. ConfigError names the invalid one, with the prefix its user wrote.
 
-    Files are checked too, so that a wrong path is reported before any connection.
+    Files are checked as well: a wrong path is reported before any connection is made.
     """
     for name in properties:
         if name not in NAMES:

@@ -1,9 +1,8 @@
-"""An address: how "host:port" is read; where a server without authentication may listen (loopback, unless a
-public address is allowed), and what it may announce.
+"""Addresses: parsing "host:port", where a server without authentication may listen (loopback, unless a public
+address is allowed), and which addresses a server may announce.
 
-A server without authentication listens where only this machine reaches it: a public address is refused in one
-place, for every server, unless its owner has allowed it. No server announces an address that nobody can
-connect to.
+The check that refuses public addresses is here for every server. No server announces an address to which
+clients cannot connect.
 """
 
 import ipaddress
@@ -32,7 +31,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def split_name_servers(text: str) -> tuple[str, ...]:
-    """Split RocketMQ's list of name servers, "a:9876;b:9876", checking each."""
+    """Split and validate RocketMQ's list of name servers, "a:9876;b:9876"."""
     addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
     if not addresses:
         raise ConfigError("no name server given; write host:port, several separated by ';'")
@@ -50,9 +49,9 @@ def is_lookup(namesrv: str) -> bool:
     return url.scheme in ("http", "https") and url.path not in ("", "/")
 
 
-#: "This" network, multicast, reserved and broadcast; unspecified, multicast, and what means nothing without
-#: an interface (RFC 6890).
-_NOBODYS: Final = tuple(
+#: "This" network, multicast, reserved and broadcast; in IPv6 unspecified, multicast and link-local, which
+#: means nothing without an interface (RFC 6890).
+_UNREACHABLE: Final = tuple(
     map(ipaddress.ip_network, ("0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4", "::/128", "ff00::/8", "fe80::/10"))
 )
 
@@ -71,9 +70,9 @@ def check_bind_address(host: str, *, allow_public: bool, remedy: str) -> None:
 
 
 def bind_address(announced: str, option: str, remedy: str) -> str:
-    """Return where to listen if nothing but the announced address is configured.
+    """Return the address to listen on when only an announced address is configured.
 
-    Raises ConfigError if others could reach it: its owner has to allow that. option: what announces it.
+    Raises ConfigError unless it is loopback. option: the option that announces it.
     """
     if is_loopback(announced):
         return announced
@@ -84,14 +83,14 @@ def bind_address(announced: str, option: str, remedy: str) -> str:
 
 
 def check_announced(address: str, option: str, *, is_name_allowed: bool = False) -> None:
-    """Raise ConfigError if this is not an IP address, or name, to which clients can connect."""
+    """Raise ConfigError unless clients can connect to this IP address (or name, if allowed)."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
         if is_name_allowed:
             return
         raise ConfigError(f"{option} {address!r} is not an IP address; records hold it") from None
-    if any(ip.version == network.version and ip in network for network in _NOBODYS):
+    if any(ip.version == network.version and ip in network for network in _UNREACHABLE):
         raise ConfigError(
             f"{option} {address}: no client can connect to such an address; name the one at which clients "
             "reach this machine, and listen where you like"
@@ -99,7 +98,7 @@ def check_announced(address: str, option: str, *, is_name_allowed: bool = False)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address means this machine only; False if it cannot be resolved."""
+    """Return whether a host name or address is loopback only; False if it cannot be resolved."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

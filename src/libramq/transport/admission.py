@@ -1,15 +1,15 @@
-"""Admission: which connections are accepted and how many: in all, from one address, not authenticated; which
-one makes room; how many file descriptors they leave for files, and the process's limit on them.
+"""Admission: limits on accepted connections (in all, from one address, unauthenticated), which connection
+makes room for a new one, how many file descriptors stay free for files, and the process's limit on them.
 
-    in all, from one address      past it the new one is closed: those that are open have work
-    not authenticated             past it the oldest of the address with the most makes room
+    in all, from one address      over the limit the new connection is closed: the open ones have work
+    unauthenticated               over the limit the oldest one of the address with the most makes room
 
-An honest client authenticates with its first requests, so it is among the newest, and seldom of the address
-that has the most; behind clients that never authenticate, a new one would find no room for as long as they
-like. Without authentication nobody can be told apart but by address.
+An honest client authenticates with its first requests, so it is among the newest and seldom comes from the
+address with the most. Were new connections refused instead, clients that never authenticate could lock it
+out. Without authentication, clients can be told apart by address only.
 
-The kernel gives the lowest free number to each new descriptor, so a new socket's number shows how many are
-open: a bound on it limits all servers of the process together, and leaves the rest to files.
+The operating system gives each new descriptor the lowest free number, so a new socket's number shows how
+many are open. A bound on that number limits all servers of the process together and leaves the rest to files.
 """
 
 import contextlib
@@ -31,37 +31,37 @@ log = get_logger(__name__)
 
 #: Ours; NettyServerConfig has no limit and runs into the operating system's.
 CONNECTIONS_MAX: Final = 20_000
-#: Ours: half of these, so that one host, or a network of hosts behind one, leaves as many to all others.
+#: Ours: one host, or a network of hosts behind one, leaves half of the connections to all others.
 PER_ADDRESS_MAX: Final = CONNECTIONS_MAX // 2
-#: Ours: and never more than this share of what there are descriptors for; this machine's programs excepted,
-#: which may have all: a laptop's hard limit may be low, and its clients are all at 127.0.0.1.
+#: Ours: one address also never takes more than this share of the available descriptors. Loopback is exempt:
+#: a laptop's hard limit may be low, and all of its clients are at 127.0.0.1.
 ADDRESS_SHARE: Final = 1 / 2
-#: Ours: a client authenticates within some round trips; as many connect while a packet crosses a continent.
+#: Ours: a client authenticates within a few round trips; as many connect while a packet crosses a continent.
 UNAUTHENTICATED_MAX: Final = 1_000
-#: Ours: and never more than this share of what there are descriptors for.
+#: Ours: unauthenticated connections also never take more than this share of the available descriptors.
 UNAUTHENTICATED_SHARE: Final = 1 / 4
-#: Ours: this share of them ends together, so that each new one does not look through all.
+#: Ours: this share of them is closed at once, so that not every new connection has to scan them all.
 MADE_ROOM_SHARE: Final = 1 / 20
-#: Ours: a shortage is over when this share of the connections at its beginning is left.
+#: Ours: a shortage is over when connections have dropped to this share of their number at the last refusal.
 ROOM_SHARE: Final = 0.9
 #: Ours: three times CONNECTIONS_MAX; an unlimited hard limit is not used as it is.
 DESCRIPTORS_WANTED: Final = 65_536
 #: OPEN_MAX of macOS, which refuses a higher soft limit even if the hard one is infinite.
 DESCRIPTORS_WANTED_ON_MACOS: Final = 10_240
-#: Ours: 256 for the store's files, journals, files of threads, connections to other brokers. Where there are
-#: few, three eighths are for all of them, and the store's files take a quarter of all (`store.open_files`).
+#: Ours: 256 for the store's files; the rest for journals, threads' files and connections to other brokers.
 DESCRIPTORS_RESERVED: Final = 384
+#: Ours: with few descriptors, the reserved share. The store's files take a quarter (`store.open_files`).
 RESERVED_SHARE: Final = 3 / 8
-#: Ours: of these one in so many may be slaves' connections.
+#: Ours: slaves' connections may take one in this many of the reserved descriptors.
 SLAVES_DIVISOR: Final = 4
-#: Ours: with fewer a server would come up and refuse its clients.
+#: Ours: with fewer a server would start and refuse its clients.
 DESCRIPTORS_MIN: Final = DESCRIPTORS_IDLE + 16
 
 
 def raise_limit() -> int:
-    """Raise this process's soft limit of descriptors as far as wanted and allowed; return the limit.
+    """Raise this process's soft limit on descriptors as far as wanted and allowed; return the limit.
 
-    Raises ConfigError if that is too low for a server.
+    Raises ConfigError if the result is too low for a server.
     """
     limit = _raised_limit()
     if limit < DESCRIPTORS_MIN and limit != resource.RLIM_INFINITY:
@@ -79,14 +79,14 @@ def _raised_limit() -> int:
     for count in (DESCRIPTORS_WANTED, DESCRIPTORS_WANTED_ON_MACOS):
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
         if soft < wanted:
-            with contextlib.suppress(OSError, ValueError):  # macOS allows less than it reports.
+            with contextlib.suppress(OSError, ValueError):  # macOS allows less than the reported limit.
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
                 return wanted
     return soft
 
 
 def for_connections() -> int:
-    """Return the descriptor number from which on no connection is accepted; more than half are below it."""
+    """Return the descriptor number at which connections are refused; more than half of all are below it."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return DESCRIPTORS_WANTED
@@ -94,7 +94,7 @@ def for_connections() -> int:
 
 
 def for_slaves() -> int:
-    """Return that number for slaves, which is higher: clients that want to connect leave some to them."""
+    """Return the same number for slaves; it is higher, so that clients cannot take every descriptor."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     clients = for_connections()
     return clients if soft == resource.RLIM_INFINITY else clients + (soft - clients) // SLAVES_DIVISOR
@@ -102,9 +102,9 @@ def for_slaves() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """The most connections: in all, from one address, and of clients that have not authenticated themselves.
+    """Limits on connections: in all, from one address, and of unauthenticated clients.
 
-    unauthenticated_max: None: no client has to.
+    unauthenticated_max: None if clients need not authenticate.
     """
 
     connections_max: int = CONNECTIONS_MAX
@@ -113,7 +113,7 @@ class ConnectionLimits:
 
 
 class Limit(StrEnum):
-    """A limit that connections are refused or ended for; the label of a metric."""
+    """A limit over which connections are refused or closed; the label of a metric."""
 
     NOT_ALLOWED = "not_allowed"
     CONNECTIONS = "connections"
@@ -126,18 +126,19 @@ class Limit(StrEnum):
 
 
 class Occupant(Protocol):
-    """A connection that has been made."""
+    """An established connection."""
 
     @property
     def is_authenticated(self) -> bool:
-        """Return whether its client has proven who it is."""
+        """Return whether the client has authenticated."""
         ...
 
 
 class Place:
-    """The place of an accepted connection. end: ends it, with a reason; None while it is being made.
+    """The place of an accepted connection.
 
-    is_taken_away: it has to end, and could not while it was being made.
+    end: ends the connection, with a reason; None while the connection is being made.
+    is_taken_away: the connection has to end as soon as it is made.
     """
 
     __slots__ = ("address", "end", "host", "is_taken_away", "occupant")
@@ -153,28 +154,28 @@ class Place:
 class Census:
     """The connections of one or several servers, by address, and their limits.
 
-    descriptors_max: the number from which on no connection may have a descriptor; by default the process's
-    limit less what files need.
+    descriptors_max: connections' descriptors stay below this number; by default the process's limit less
+    the descriptors reserved for files.
     """
 
     def __init__(self, limits: ConnectionLimits | None = None, *, descriptors_max: int | None = None) -> None:
         self.limits = limits or ConnectionLimits()
         self._descriptors_max = descriptors_max
         self.count = 0
-        #: How many were refused or ended, by limit.
+        #: Refused and closed connections, by limit.
         self.refused: Counter[Limit] = Counter()
         self._by_host: Counter[str] = Counter()
-        #: Those that are not known to be authenticated, by address, the oldest first.
+        #: Connections not known to be authenticated, by address, oldest first.
         self._unauthenticated: dict[str, dict[Place, None]] = {}
         self._unauthenticated_count = 0
 
     @property
     def descriptors_max(self) -> int:
-        """Return the number from which on no connection may have a descriptor."""
+        """Return the number below which connections' descriptors stay."""
         return for_connections() if self._descriptors_max is None else self._descriptors_max
 
     def limit_of(self, address: str, descriptors: int) -> Limit | None:
-        """Return which limit leaves no room for another connection from an address."""
+        """Return the limit that another connection from an address would exceed, if any."""
         if self.count >= self.limits.connections_max:
             return Limit.CONNECTIONS
         count_max = self.limits.per_address_max
@@ -184,7 +185,7 @@ class Census:
         return Limit.ADDRESS if self._by_host[client_network(_host(address))] >= count_max else None
 
     def add(self, address: str, descriptors: int) -> Place:
-        """Return the place of another connection; old ones that are not authenticated make room for it."""
+        """Return the place of a new connection; old unauthenticated ones make room for it."""
         place = Place(address, client_network(_host(address)))
         self.count += 1
         self._by_host[place.host] += 1
@@ -214,7 +215,7 @@ class Census:
                 del self._unauthenticated[place.host]
 
     def _make_room(self, count_max: int) -> None:
-        """Forget those that are authenticated by now; where they are too few, end the oldest others."""
+        """Forget the connections authenticated by now; if that is not enough, close the oldest others."""
         for place in [each for of_host in self._unauthenticated.values() for each in of_host]:
             if place.occupant is not None and place.occupant.is_authenticated:
                 self._forget(place)
@@ -238,7 +239,7 @@ def _host(address: str) -> str:
 class Admission:
     """The connections of a server, counted from `accept` to their end.
 
-    is_allowed: returns whether an address may connect. census: counts them with those of other servers.
+    is_allowed: returns whether an address may connect. census: shared with the process's other servers.
     """
 
     def __init__(
@@ -249,11 +250,11 @@ class Admission:
         self._warn = BoundedLog(log.warning, monotonic_ms)
         self._refused_count = 0
         self._full_count = 0
-        #: How many are open.
+        #: Open connections.
         self.count = 0
 
     def admit(self, address: str, descriptor: int) -> Place | None:
-        """Return the place of a new connection, or None: it is refused."""
+        """Return the place of a new connection, or None if it is refused."""
         if not self._is_allowed(address):
             self._warn("a connection is refused: its address is not allowed", peer=address)
             self.census.refused[Limit.NOT_ALLOWED] += 1
@@ -267,7 +268,7 @@ class Admission:
         if limit is not None or descriptor >= descriptors:
             self.refuse(address, descriptors)
             return None
-        # A low descriptor alone says little: a file that was closed had it.
+        # A low descriptor alone proves little: a file just closed may have freed it.
         if self._refused_count and self.count < self._full_count * ROOM_SHARE:
             log.warning("connections are accepted again", refused=self._refused_count)
             self._refused_count = 0
@@ -275,7 +276,7 @@ class Admission:
         return self.census.add(address, descriptors)
 
     def refuse(self, address: str, limit: int) -> None:
-        """Record a connection that is refused for want of room; a shortage is logged once."""
+        """Record a connection refused for lack of room; each shortage is logged once."""
         self.census.refused[Limit.CONNECTIONS] += 1
         if not self._refused_count:
             log.warning(
@@ -288,6 +289,6 @@ class Admission:
         self._refused_count += 1
 
     def ended(self, place: Place) -> None:
-        """Record the end of a connection that was admitted."""
+        """Record the end of an admitted connection."""
         self.count -= 1
         self.census.remove(place)

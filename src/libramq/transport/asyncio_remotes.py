@@ -1,5 +1,5 @@
-"""Outgoing connections over sockets of an event loop, with TLS if configured; what becomes of one that is
-made after its attempt was given up; what a client on another loop, or after a fork, is refused.
+"""Outgoing connections over an event loop's sockets, with TLS if configured. A connection established after
+its attempt was abandoned is closed; use from another loop or after a fork is refused.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from libramq.transport.address import split_address
 from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
 from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
 
-#: The error of a client in the child of a fork.
+#: The error raised by a client in a forked child.
 FORKED: Final = (
     "this client was started before the process forked: its threads and connections are the parent's; make a "
     "new one in the child"
 )
-#: Ours: time for a loop that was late to look at its sockets once.
+#: Ours: the extra time in which a late loop polls its sockets once.
 LATE_MS: Final = 100
 
 
@@ -37,7 +37,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def other_loop(client: str) -> str:
-    """Return the error of a client that is used on another event loop than its own."""
+    """Return the error message for a client used on an event loop other than its own."""
     return f"this {client} was started on another event loop; make one for each loop, or use libramq.sync"
 
 
@@ -52,16 +52,16 @@ class _Link(asyncio.BaseProtocol):
         self._dialer = dialer
         self._dialed = dialed
         self._transport: asyncio.Transport | None = None
-        #: Sends bytes; it is the transport's own, without a call between.
+        #: Sends bytes: the transport's own method, which saves a call.
         self.write: Callable[[bytes], None] = _ignore
-        #: Of the attempt, while it is under way.
+        #: The time limit of the attempt, while one is under way.
         self._limit: asyncio.Timeout | None = None
 
     @contextlib.asynccontextmanager
     async def time_limit(self) -> AsyncIterator[None]:
         """Limit the time until the connection is made; raises TimeoutError.
 
-        A loop that was late itself looks once more for what has happened meanwhile.
+        The timer extends the limit by LATE_MS: a loop that was late itself polls its sockets once more first.
         """
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as self._limit:
@@ -79,24 +79,24 @@ class _Link(asyncio.BaseProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(None)
-        # uvloop's is not a subclass, but behaves like one.
+        # uvloop's transport is not a subclass, but behaves like one.
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
         self._dialer.links[self] = asyncio.Event()
         self._dialed.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is None:  # It was given up.
+        if self._transport is None:  # The attempt was given up.
             return
         self._transport, self.write = None, _ignore
         self._dialer.links.pop(self).set()
         self._dialed.ended("" if exc is None else str(exc))
 
     def give_up(self) -> None:
-        """End a connection whose attempt was given up in the moment in which it was made.
+        """End a connection that was established just as its attempt was given up.
 
-        uvloop closes it then without a call of `connection_lost`, and its transport does not say that it is
-        closing: requests would be written to it for ever, and every write raise RuntimeError.
+        uvloop closes such a connection without calling `connection_lost`, and `is_closing` stays False:
+        requests would be written to it for ever, and each write would raise RuntimeError.
         """
         self.abort()
         self.connection_lost(None)
@@ -118,28 +118,28 @@ class _SocketLink(_Link, asyncio.Protocol):
 
 
 class _FilledLink(_Link, asyncio.BufferedProtocol):
-    """A connection that receives into its observer's memory."""
+    """A connection that receives into its observer's buffer."""
 
     def __init__(self, dialer: "SocketDialer", dialed: Dialed, filled: Filled) -> None:
         super().__init__(dialer, dialed)
         self._filled = filled
-        self.buffer_updated = filled.filled  # type: ignore[method-assign]  # It is called for each read.
+        self.buffer_updated = filled.filled  # type: ignore[method-assign]  # Called for each read.
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._filled.room
 
 
 class SocketDialer:
-    """Connects on the running event loop. Raises ConfigError for TLS files that cannot be used."""
+    """Connects on the running event loop. Raises ConfigError for unusable TLS files."""
 
     def __init__(self, tls: Tls | None = None) -> None:
         self._tls = tls.renewed() if tls is not None else None
         self._dialing: set[asyncio.Task[None]] = set()
-        #: Open connections, and the events set when each has ended.
+        #: Open connections, each with an event that is set when it has ended.
         self.links: dict[_Link, asyncio.Event] = {}
 
     def dial(self, address: str, dialed: Dialed) -> None:
-        """Connect; `dialed` gets the result."""
+        """Connect; `dialed` is notified of the result."""
         task = asyncio.get_running_loop().create_task(self._dial(address, dialed))
         self._dialing.add(task)
         task.add_done_callback(self._dialing.discard)
@@ -155,12 +155,12 @@ class SocketDialer:
         for task in self._dialing:
             task.cancel()
         await asyncio.sleep(0)
-        if self._tls is not None:  # Its closing handshake needs an answer.
+        if self._tls is not None:  # The closing handshake needs an answer.
             await asyncio.gather(*(ended.wait() for ended in self.links.values()))
 
     async def _dial(self, address: str, dialed: Dialed) -> None:
         link: _Link = _SocketLink(self, dialed)
-        if isinstance(dialed, Filled):  # The remotes; streams of other bytes are few.
+        if isinstance(dialed, Filled):  # The remotes; other streams are rare.
             link = _FilledLink(self, dialed, dialed)
         was_made = False
         try:
@@ -177,7 +177,7 @@ class SocketDialer:
             reason = None if self._tls is None else handshake_failure(address, error)
             reason = reason or f"cannot connect to {address} (does it run there?): {error.strerror or error}"
             dialed.refused(ConnectFailed(reason))
-        except Exception as error:  # Whatever resolvers and TLS raise, the waiting caller must get it.
+        except Exception as error:  # Resolvers and TLS may raise anything; the caller must get it.
             dialed.refused(ConnectFailed(f"cannot connect to {address}: {error}"))
         finally:
             if not was_made:
@@ -210,7 +210,7 @@ class AsyncioRemotes(Remotes):
         access: Access = OPEN,
     ) -> None:
         self._sockets = SocketDialer(access.tls)
-        #: Whether it was made before a fork, in the parent process.
+        #: Whether this object was made in the parent process, before a fork.
         self.is_parents = False
         self._loop = running_loop()
         _made.add(self)
@@ -224,7 +224,7 @@ class AsyncioRemotes(Remotes):
         )
 
     def require_loop(self, client: str) -> None:
-        """Raise LocalProtocolError where no answer would arrive: on another loop, in a fork's child."""
+        """Raise LocalProtocolError where no answer could arrive: on another loop or in a forked child."""
         if self.is_parents:
             raise InvalidState(FORKED)
         if running_loop() is not self._loop:
@@ -246,19 +246,19 @@ class AsyncioRemotes(Remotes):
         return await future
 
     async def aclose(self) -> None:
-        """Close every connection; requests in flight fail with ConnectionLost. In a forked child: nothing."""
+        """Close every connection; requests in flight fail with ConnectionLost. No-op in a forked child."""
         if not self.is_parents:
             self.close()
             await self._sockets.wait_closed()
 
 
 _made: Final[weakref.WeakSet[AsyncioRemotes]] = weakref.WeakSet()
-#: They are kept as they are: what closes a socket, or forgets it, may end its parent's reading.
+#: The parent's remotes are kept untouched: closing or deregistering a socket may stop the parent's reads.
 _parents: Final[list[AsyncioRemotes]] = []
 
 
 def _forked() -> None:
-    """Have every request of the child fail: its answer, on the parent's connection, would be the parent's."""
+    """Make every request of the child fail: the answer would arrive on the parent's connection."""
     for remotes in list(_made):
         remotes.is_parents = True
         remotes.refuse_all(FORKED)

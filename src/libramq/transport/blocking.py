@@ -1,7 +1,6 @@
-"""The blocking shell of one outgoing connection, for synchronous code such as Spark's readers: how it writes,
-waits and fails.
+"""The blocking shell of one outgoing connection, for synchronous code such as Spark's readers.
 
-Not thread-safe; each thread makes its own. Requests can be pipelined: `start` writes, `finish` waits.
+It is not thread-safe; each thread makes its own. Requests can be pipelined: `start` writes, `finish` waits.
 """
 
 import socket
@@ -19,7 +18,7 @@ from libramq.transport.tls import handshake_failure
 
 
 class BlockingRemote:
-    """One connection to one address. Raises ConnectFailed, and ConfigError for files of `access`."""
+    """One connection to one address. Raises ConnectFailed, and ConfigError for unusable files of `access`."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class BlockingRemote:
                 raise
 
     def start(self, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> int:
-        """Write a request; return the number to `finish` it with."""
+        """Write a request; return the number to pass to `finish`."""
         self._pending.add(request, request.opaque, deadline_ms=self._monotonic_ms() + timeout_ms)
         self._write(request, timeout_ms)
         return request.opaque

@@ -3,10 +3,10 @@
     first byte ─► waits for its turn, a few a round ─► begun ─► established, or given up
 
 A handshake's signature takes the loop's time from all other connections, so a thousand clients that reconnect
-at once take turns, the newest first: behind 3,000 handshakes that never finish, a new client waited for 5 s,
-and clients give up after 3 s. A begun handshake takes memory, so one too many ends the oldest. An honest
-handshake lasts for a few round trips and is among the newest; those that never finish delay nobody else.
-Upstream: Netty's SslHandler bounds the time alone.
+at once take turns, newest first: behind 3,000 handshakes that never finish, a new client waited 5 s, and
+clients give up after 3 s. A begun handshake takes memory, so one over the limit ends the oldest. An honest
+handshake takes a few round trips and is among the newest, so stalled ones do not delay it.
+Upstream: Netty's SslHandler limits only the time.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from typing import Final, Protocol
 
 from libramq.clock import MonotonicMs
 
-#: SslHandler of Netty, handshakeTimeoutMillis.
+#: Netty's SslHandler.handshakeTimeoutMillis.
 HANDSHAKE_MS_MAX: Final = 10_000
 #: Ours: 45 MiB of OpenSSL's memory, and more than arrive while a client's packets cross a continent.
 HANDSHAKES_MAX: Final = 1_000
-#: Ours: with an RSA key of 2,048 bits they take 1.7 ms; a connection's turn has 2 ms (`TURN_US_MAX`).
+#: Ours: four with a 2,048-bit RSA key take 1.7 ms; a connection's turn has 2 ms (`TURN_US_MAX`).
 BEGUN_PER_ROUND: Final = 4
 
 
@@ -33,7 +33,7 @@ class HandshakingConnection(Protocol):
 
 
 class Handshakes:
-    """A server's unfinished handshakes, the oldest first."""
+    """A server's unfinished handshakes, oldest first."""
 
     def __init__(self, monotonic_ms: Callable[[], MonotonicMs]) -> None:
         self._monotonic_ms = monotonic_ms
@@ -43,11 +43,11 @@ class Handshakes:
         self._check: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """Return how many are begun."""
+        """Return the number of begun handshakes."""
         return len(self._begun)
 
     def wait(self, begin: Callable[[], None], give_up: Callable[[], None]) -> None:
-        """Call `begin` when it is a connection's turn, or `give_up` when it has waited for too long."""
+        """Call `begin` when it is the connection's turn, or `give_up` when it has waited too long."""
         self._waiting.append((self._monotonic_ms(), begin, give_up))
         self._next_soon()
 
@@ -66,7 +66,7 @@ class Handshakes:
         self._begun.pop(connection, None)
 
     def give_up_all(self) -> None:
-        """End all connections that are not established; those that wait are begun, and find that out."""
+        """End all connections whose handshake has begun; the listener ends the waiting ones."""
         if self._check is not None:
             self._check.cancel()
             self._check = None

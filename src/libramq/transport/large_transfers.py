@@ -1,19 +1,19 @@
-"""Large transfers: from which size reads and writes are done in turns, and how much each turn moves.
+"""Large transfers: the size at which reads and writes are split into turns, and how much each turn moves.
 
 **Reads.** One read brings up to 256 KiB, and a loop reads everything that a socket has: when twenty
 connections sent 4 MiB each, another client's ping waited until all of that was copied, joined and processed.
-Frames of 64 KiB took as long: a loop reads a socket up to 32 times before it looks at the others. So
-connections in the middle of a large frame, or of many requests, continue in turn, a few per round. The frame
-that began first is read first. If all advanced together, all would be held nearly complete, and their sum is
-bounded (`server.UnfinishedFrames`). None is read on while too many whole frames wait to be processed
+Frames of 64 KiB took as long: a loop reads a socket up to 32 times before it polls the others. So
+connections in the middle of a large frame, or of many requests, take turns, a few per round. The frame that
+began first is read first: if all advanced together, all would be held nearly complete, and their sum is
+bounded (`server.UnfinishedFrames`). Reading pauses while too many whole frames wait to be processed
 (`server.WaitingFrames`).
 
-**Writes.** A kernel takes 3 MiB in one system call that lasts 15 ms, where it has to find pages for them, and
-every other client waits for that. Where it has them, 1 MiB takes 0.3 ms and leaves at once: otherwise the
-next answers are read while most of it waits, and its client does nothing until they all come. So a large
-write leaves in slices, a few per round; what the socket does not take waits. A transport keeps the whole of a
-buffer until its last byte has left, but of 4 MiB that a client does not read the kernel takes all but 300 KB:
-200 such clients took 800 MB, and counted 60.
+**Writes.** The kernel takes 3 MiB in one system call, which lasts 15 ms if it has to find pages for them,
+and every other client waits meanwhile. With pages at hand, 1 MiB takes 0.3 ms and had better leave at once:
+otherwise the next answers are read while most of it waits, and its client sits idle until all have come. So
+a large write leaves in slices, a few per round, and the part that the socket refuses waits. A transport keeps
+a whole buffer until its last byte has left, although the kernel takes all but 300 KB of 4 MiB for a client
+that does not read: 200 such clients took 800 MB and were counted with 60.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from itertools import count
 from time import perf_counter_ns
 from typing import Final, Protocol
 
-#: Ours: the size from which a frame is large; most requests arrive in one read.
+#: Ours: frames of this size or more are large; most requests arrive in one read.
 LARGE_FRAME_BYTES: Final = 64 * 1024
-#: Ours: the size from which a read is large; the socket has more than a loop's usual share of it.
+#: Ours: reads of this size or more are large: the socket gets more than its share of the loop's round.
 LARGE_READ_BYTES: Final = 64 * 1024
 #: Ours: 512 KiB take 0.3 ms to read, and a round may complete as many frames.
 READS_PER_ROUND: Final = 2
@@ -42,7 +42,7 @@ class Reading(Protocol):
 
 
 class LargeReads:
-    """Connections in the order in which their frames were begun.
+    """Connections in the order in which their frames began.
 
     soon: calls a function in the loop's next round. has_room: returns whether another frame may be completed;
     without room, nothing is read until `resume`.
@@ -61,16 +61,16 @@ class LargeReads:
         self._is_scheduled = False
 
     def begin(self) -> int:
-        """Return the number of a large frame that began now."""
+        """Return the number of a large frame that begins now."""
         return next(self._numbers)
 
     def wait(self, connection: Reading, number: int) -> None:
-        """Make a connection read again, after those whose frames began before."""
+        """Queue a connection to read again, after those whose frames began earlier."""
         heappush(self._waiting, (number, connection))
         self.resume()
 
     def resume(self) -> None:
-        """Continue if there is room, and connections wait for it."""
+        """Continue if there is room and connections are waiting."""
         if self._waiting and not self._is_scheduled and self._has_room():
             self._is_scheduled = True
             self._soon(self._next_round)
@@ -83,18 +83,18 @@ class LargeReads:
         self.resume()
 
 
-#: Ours: smaller answers are written at once; a pull's usual one has 256 KiB.
+#: Ours: smaller answers are written at once; a typical pull's has 256 KiB.
 LARGE_BYTES: Final = 512 * 1024
 #: Ours: a slice takes 0.1 to 1 ms.
 SLICE_BYTES: Final = 256 * 1024
-#: Ours: slices follow each other at once until so much time has passed in a round, of all connections.
+#: Ours: in one round, all connections together send slices back to back for at most this long.
 AT_ONCE_US: Final = 1_000
-#: Ours: so many connections send slices between two looks at the other sockets (`LargeReads` reads as many).
+#: Ours: this many connections send slices between two polls of the other sockets; as many as read on.
 SLICES_PER_ROUND: Final = 2
 
 
 def may_be_sliced(transport: asyncio.Transport) -> bool:
-    """Return whether bytes may go to the socket directly: none wait before them."""
+    """Return whether bytes may go to the socket directly: the transport's buffer is empty."""
     return not transport.get_write_buffer_size()
 
 
@@ -106,30 +106,30 @@ class LargeWrite:
     def __init__(self, data: bytes) -> None:
         self._pieces = deque([memoryview(data)])
         self._sent_of_first = 0
-        #: The number of bytes that have not left.
+        #: Unsent bytes.
         self.size = len(data)
 
     def add(self, data: bytes) -> None:
-        """Append bytes, which leave after all others."""
+        """Append bytes."""
         self._pieces.append(memoryview(data))
         self.size += len(data)
 
     def send(self, transport: asyncio.Transport, until_ns: int) -> bool:
-        """Send a slice, and others until a time; return whether more can follow, as `send_slice` does."""
+        """Send slices until a time, at least one; return whether more can follow, as `send_slice` does."""
         while self.send_slice(transport):
             if perf_counter_ns() >= until_ns:
                 return True
         return False
 
     def send_slice(self, transport: asyncio.Transport) -> bool:
-        """Send a slice; return whether another can follow: the transport gets what is not taken."""
+        """Send a slice; return whether another can follow. A full socket leaves the rest to the transport."""
         descriptor = transport.get_extra_info("socket").fileno()
         room = SLICE_BYTES
         while self._pieces and room:
             piece = self._pieces[0]
             try:
                 sent = os.write(descriptor, piece[:room])
-            except OSError:  # It takes no more, or is broken, which the transport finds out.
+            except OSError:  # The socket is full, or broken, which the transport will notice.
                 self.hand_over(transport)
                 break
             room -= sent
@@ -143,7 +143,7 @@ class LargeWrite:
         return bool(self._pieces)
 
     def hand_over(self, transport: asyncio.Transport) -> None:
-        """Give the transport everything that has not left; a copy of the rest where most of an answer has."""
+        """Give the transport all unsent bytes: a copy, if most of the answer has left, to free the answer."""
         for piece in self._pieces:
             transport.write(bytes(piece) if self._sent_of_first > len(piece) else piece)
             self._sent_of_first = 0
@@ -171,7 +171,7 @@ class LargeWrites:
         self._until_ns: int | None = None
 
     def until_ns(self) -> int:
-        """Return until when slices may follow each other in this round: many answers leave in one."""
+        """Return when this round's slices must stop; the time is shared by all of the round's answers."""
         if self._until_ns is None:
             self._until_ns = perf_counter_ns() + AT_ONCE_US * 1_000
             self._soon(self._round_over)
@@ -181,7 +181,7 @@ class LargeWrites:
         self._until_ns = None
 
     def wait(self, connection: Writing) -> None:
-        """Make a connection send its next slice, after those that wait."""
+        """Queue a connection to send its next slice."""
         if not self._waiting:
             self._soon(self._next_round)
         self._waiting.append(connection)

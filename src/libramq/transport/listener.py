@@ -1,12 +1,12 @@
-"""The listener: a server's listening sockets: how many connections are accepted in a round, and what happens
-when there are no descriptors left.
+"""The listener: a server's listening sockets, how many connections are accepted in a round, and what happens
+when no descriptors are left.
 
     accept, admission, [first byte], [a turn for its TLS handshake], protocol
 
-A loop's own server decides between TLS and plain before a byte has arrived. A listener that is given `tls`
-looks at the first one and leaves it in the socket. It tells all protocols apart: the length of a frame begins
-with 0 or 1 (RocketMQ's has 16 MiB at most), a TLS handshake with 22, HTTP/2 with "P". The protocol gets the
-context of a handshake, and makes it.
+asyncio's own server has to choose between TLS and plain before a byte has arrived. A listener with `tls`
+peeks at the first byte, which tells all protocols apart: the length of a frame begins with 0 or 1 (RocketMQ's
+has 16 MiB at most), a TLS handshake with 22, HTTP/2 with "P". The protocol gets the TLS context and performs
+the handshake.
 Upstream: remoting/netty/NettyRemotingServer.java, HandshakeHandler.
 """
 
@@ -32,19 +32,19 @@ log = get_logger(__name__)
 
 #: NettyServerConfig.serverSocketBacklog.
 BACKLOG: Final = 1024
-#: Ours: so many connections are accepted between two looks at the others.
+#: Ours: this many connections are accepted between two polls of the other sockets.
 ACCEPTS_PER_ROUND: Final = 64
-#: Ours, as asyncio's ACCEPT_RETRY_DELAY: how long nothing is accepted after the system refused to.
+#: Ours, as asyncio's ACCEPT_RETRY_DELAY: the pause after the operating system ran short while accepting.
 ACCEPT_RETRY_S: Final = 1.0
-#: No descriptor or memory, reported even if nobody connects. Other errors are one connection's (accept(2)).
+#: Errors for lack of descriptors or memory. Other errors concern a single connection (accept(2)).
 SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Listener:
-    """Accepts connections, from any of a host's addresses, within the limits of an admission.
+    """Accepts connections on all of a host's addresses, within the limits of an admission.
 
-    protocol: makes what serves a connection, from its place, and the context if it begins a TLS handshake;
-    it reports the end to the admission.
+    protocol: makes the protocol of a connection from its place and, if it begins a TLS handshake, the
+    context; the protocol reports the connection's end to the admission.
     tls: without it every connection is plain, and its protocol is made at once.
     """
 
@@ -61,21 +61,21 @@ class Listener:
         self._monotonic_ms = monotonic_ms
         self._tls = tls
         self._handshakes = handshakes
-        #: Connections that wait for their turn to begin a handshake.
+        #: Connections waiting for their turn to begin a handshake.
         self._waiting: dict[socket.socket, Place] = {}
         self._listening: list[socket.socket] = []
-        #: Without it, a connection that gets no descriptor could not be refused, either.
+        #: Released to refuse a connection when no descriptor is left.
         self._spare_descriptor: int | None = None
         self._retry: asyncio.TimerHandle | None = None
-        #: Connections without a first byte, and since when.
+        #: Connections without a first byte, with the time at which each was accepted.
         self._silent: dict[socket.socket, tuple[MonotonicMs, Place]] = {}
         self._log = BoundedLog(log.info, monotonic_ms)
         self._connecting: dict[asyncio.Task[None], socket.socket] = {}
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections; return the port (for 0: the one the system chose).
+        """Accept connections; return the port (for 0 the one that the system chose).
 
-        Raises ConfigError when the address is taken or not ours.
+        Raises ConfigError if the address is in use or not this machine's.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -96,10 +96,10 @@ class Listener:
         try:
             listening = socket.create_server(address, family=family, backlog=BACKLOG)
         except OSError as error:
-            if error.errno == errno.EAFNOSUPPORT:  # "localhost" is ::1 too, where the kernel has no IPv6.
+            if error.errno == errno.EAFNOSUPPORT:  # "localhost" may include ::1 on a kernel without IPv6.
                 return
             raise
-        # Inherited: asyncio sets it only where the socket names its protocol, which these do not.
+        # Accepted sockets inherit this; asyncio sets it only for sockets that name their protocol.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.setblocking(False)
         self._listening.append(listening)
@@ -122,9 +122,9 @@ class Listener:
             self._refuse_waiting(listening)
 
     def _refuse_waiting(self, listening: socket.socket) -> None:
-        """Close connections that get no descriptor, with the spare one, as libuv does; else pause.
+        """Close connections that get no descriptor, using the spare one, as libuv does; else pause.
 
-        They would be reported in every round of the loop, and their clients wait for ever.
+        Otherwise they would be reported in every round of the loop, and their clients would wait for ever.
         """
         self._release_spare()
         try:
@@ -189,7 +189,7 @@ class Listener:
 
     def _begin(self, accepted: socket.socket, context: "ssl.SSLContext") -> None:
         place = self._waiting.pop(accepted, None)
-        if place is not None:  # Else it was given up, or the listener has closed.
+        if place is not None:  # Otherwise it was given up, or the listener has closed.
             self._connect(accepted, place, context)
 
     def _abandon(self, accepted: socket.socket) -> None:
@@ -210,7 +210,7 @@ class Listener:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._protocol(place, context), accepted
             )
-        except Exception as error:  # Whatever a loop raises for a connection that has ended.
+        except Exception as error:  # A loop may raise anything for a connection that has ended.
             reason = str(error) or type(error).__name__
             self._log("a connection could not be made", peer=place.address, reason=reason)
             self._end(accepted, place)
@@ -229,7 +229,7 @@ class Listener:
         self._end(accepted, place)
 
     def close_silent(self, before_ms: MonotonicMs) -> None:
-        """Close connections that were accepted before a time and have sent no first byte."""
+        """Close connections accepted before a time that have sent no first byte."""
         for accepted, (since_ms, _) in list(self._silent.items()):
             if since_ms >= before_ms:
                 break  # The oldest come first.
@@ -237,7 +237,7 @@ class Listener:
             self._give_up(accepted)
 
     async def close(self) -> None:
-        """Stop listening; connections that are being made are made, or refused, when this returns."""
+        """Stop listening; by the return, connections in the making are established or refused."""
         if self._retry is not None:
             self._retry.cancel()
         for listening in self._listening:
@@ -253,7 +253,7 @@ class Listener:
 
 
 def _accepted(listening: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
-    """Accept connections that wait, and yield each with its peer; raises OSError for a shortage."""
+    """Accept pending connections and yield each with its peer; raises OSError for a shortage."""
     for _ in range(ACCEPTS_PER_ROUND):
         try:
             yield listening.accept()

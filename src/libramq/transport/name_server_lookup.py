@@ -1,10 +1,9 @@
-"""The name server lookup: a client's list of name servers from a page: how and how often it is read, and what
-is used while it cannot be.
+"""The name server lookup: a client's list of name servers, fetched from a page every two minutes.
 
     GET http://config.example:8080/rocketmq/nsaddr  ─►  10.0.0.1:9876;10.0.0.2:9876
 
-The first look is a call that blocks, on a thread of the caller's choice; later ones run on a thread of their
-own while the addresses known so far are used. Upstream: DefaultTopAddressing.java, HttpTinyClient.java.
+The first fetch blocks the calling thread. Later ones run on a separate thread while the known addresses stay
+in use, also if a fetch fails. Upstream: DefaultTopAddressing.java, HttpTinyClient.java.
 """
 
 import threading
@@ -27,16 +26,16 @@ log = get_logger(__name__)
 REFRESH_SECONDS: Final = 120.0
 #: DefaultTopAddressing.fetchNSAddr.
 TIMEOUT_SECONDS: Final = 3.0
-#: Ours: the whole of a page, redirections included.
+#: Ours: the time for a whole page, redirections included.
 PAGE_SECONDS_MAX: Final = 10.0
-#: Ours: some thousand addresses.
+#: Ours: a few thousand addresses.
 PAGE_BYTES_MAX: Final = 64 * 1024
-#: The address servers of a cluster are not beyond a proxy.
+#: A cluster's address servers are never behind a proxy.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def fetch(url: str) -> tuple[str, ...]:
-    """Return the name servers in the first line of a page; NameServerUnavailable if there are none."""
+    """Return the name servers in the first line of a page; raises NameServerUnavailable if there are none."""
     page = _page_in_time(url)
     try:
         if isinstance(page, bytes):
@@ -50,8 +49,8 @@ def fetch(url: str) -> tuple[str, ...]:
 
 
 def _page_in_time(url: str) -> bytes | str:
-    """Return a page, or why there is none. It is fetched on another thread: a server that sends a byte now
-    and then meets every timeout of a socket.
+    """Return a page, or the reason for having none. It is fetched on another thread: a server that sends a
+    byte now and then never triggers a socket timeout.
     """
     pages: SimpleQueue[bytes | str] = SimpleQueue()
     fetching = threading.Thread(
@@ -75,7 +74,7 @@ def _page_or_reason(url: str) -> bytes | str:
 
 
 def _page(url: str) -> bytes:
-    """Return a page; raises ValueError for one that is too long or cut short: half an address is another."""
+    """Return a page; raises ValueError if it is too long or cut short: half an address is a wrong address."""
     ends_at = time.monotonic() + PAGE_SECONDS_MAX
     data = b""
     with _OPENER.open(url, timeout=TIMEOUT_SECONDS) as page:
@@ -91,7 +90,7 @@ def _page(url: str) -> bytes:
 
 
 class AddressList(Sequence[str]):
-    """Addresses of name servers: a sequence that others replace."""
+    """Addresses of name servers: a sequence whose content can be replaced."""
 
     _addresses: tuple[str, ...] = ()
 
@@ -110,7 +109,7 @@ class AddressList(Sequence[str]):
 
 
 class NameServerLookup(AddressList):
-    """The name servers that a page lists: a sequence that changes as the page does."""
+    """The name servers listed on a page: a sequence that follows the page."""
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class NameServerLookup(AddressList):
             raise ConfigError(f"{url!r} is not the URL of a list of name servers: {error}") from None
         if not parts.hostname:
             raise ConfigError(f"{url!r} is not the URL of a list of name servers: it names no host")
-        #: Where the page is.
+        #: The page's host and port.
         self.server = join_address(parts.hostname, port)
         self._fetch = fetch
         self._monotonic = monotonic
@@ -141,7 +140,7 @@ class NameServerLookup(AddressList):
             self._looked_at = self._monotonic()
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the addresses; those of two minutes ago are looked up again meanwhile."""
+        """Yield the known addresses; start a refresh if the last one was two minutes ago."""
         if self._monotonic() - self._looked_at >= REFRESH_SECONDS and self._looking.acquire(blocking=False):
             self._looked_at = self._monotonic()
             threading.Thread(target=self._look_again, name="libra-name-servers", daemon=True).start()

@@ -1,7 +1,7 @@
-"""Outages: addresses that do not answer, logged once when one begins and once when it ends.
+"""Outages: addresses that do not answer. Each outage is logged once at its beginning and once at its end.
 
-A member of nine queues makes ten requests a second that fail while its broker is away. `log_failed_request`
-logs those at debug level.
+While its broker is away, a member with nine queues makes ten failing requests a second;
+`log_failed_request` logs those at debug level.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: how many addresses are remembered; a client has some dozens.
+#: Ours: addresses that are remembered; a client has a few dozen.
 ADDRESSES_MAX: Final = 1_000
 
 
 class Outages:
-    """The addresses that do not answer, and since when.
+    """The addresses that do not answer, with the time of each outage's beginning.
 
     of_known_only: do not log an address that has never answered, since its caller gets the error anyway.
     """
@@ -54,6 +54,6 @@ def log_failed_request(
     warn: Callable[..., Any] | None = None,
     **values: Any,
 ) -> None:
-    """Log that a request failed: at debug level if there was no connection. warn: instead of the logger's."""
+    """Log a failed request, at debug level if there was no connection. warn: replaces logger.warning."""
     is_outage = isinstance(error, ConnectFailed | ConnectionLost | NameServerUnavailable)
     (logger.debug if is_outage else warn or logger.warning)(event, **values, reason=str(error))

@@ -1,11 +1,11 @@
-"""The remotes: one connection per address with many requests in flight: when a request has timed out (also if
-this process stood still meanwhile), when a silent connection is ended, and when the next one connects.
+"""The remotes: one connection per address with many requests in flight. Decides when a request has timed out
+(allowing for stalls of this process), when a silent connection is closed, and when to reconnect.
 
-        send ─► connecting ─► open ─► written once a turn, or read, together with its other requests
+        send ─► connecting ─► open ─► written together with the other requests of a turn or read
                  └─ refused  └─ ended: every request in flight fails; the next one connects again
 
-It does not use sockets itself: a dialer makes the connections and timers provide the time, real ones
-(`asyncio_remotes`) or simulated ones. Upstream: NettyRemotingClient.java.
+No sockets are used here: a dialer makes the connections and timers provide the time, both real
+(`asyncio_remotes`) or simulated. Upstream: NettyRemotingClient.java.
 """
 
 from collections.abc import Callable
@@ -30,16 +30,16 @@ T = TypeVar("T")
 #: How often deadlines are checked, at most; upstream scans every second (scanResponseTable).
 DEADLINE_SCAN_MS: Final = 50
 
-#: As in the kernel's engine: where deadlines are checked this late, the process stood still before.
+#: As in the kernel's engine: if a deadline check is this late, the process was stalled.
 LATE_MS_MIN: Final = 250
-#: Ours: what answers get at most after the process stood still; sendMsgTimeout.
+#: Ours: the longest grace period for answers after a stall; sendMsgTimeout.
 GRACE_MS_MAX: Final = 3_000
 
 #: Ours: a connection on which requests time out and nothing arrived for this long counts as dead; the next
 #: request makes a new one. Upstream closes at each timeout (clientCloseSocketIfTimeout).
 SILENCE_MS_MAX: Final = 10_000
 
-#: Why requests of a client that is being stopped are not answered.
+#: The error of a stopped client's requests.
 STOPPED: Final = "this client was stopped"
 
 #: Called with the reply, or the error.
@@ -51,7 +51,7 @@ OnConnectionLost = Callable[[str], None]
 
 
 def refuse(_: str, request: Command, answer: Callable[[Command], None]) -> None:
-    """Refuse a request that is not supported; the answer shows that we are alive (NettyRemotingAbstract)."""
+    """Refuse an unsupported request; the answer shows that we are alive (NettyRemotingAbstract)."""
     if not request.flag & FLAG_ONEWAY:
         remark = f" request type {request.code} not supported"
         answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
@@ -79,7 +79,7 @@ class _Remote:
         return self._link is not None
 
     def send(self, request: Command, done: Done | None, timeout_ms: int, *, takes_late: bool = False) -> None:
-        """Send a request, once connected; one without `done` gets no answer."""
+        """Send a request once connected; without `done` it is one-way."""
         if self._link is None:
             self._waiting.append((request, done, timeout_ms, takes_late))
             return
@@ -99,7 +99,7 @@ class _Remote:
         self._remotes.expect(deadline_ms)
 
     def write(self, command: Command) -> None:
-        """Send a command together with the turn's others."""
+        """Send a command together with the turn's other commands."""
         if not self._corked:
             self._remotes.timers.after(0, self._uncork)
         self._corked += encode_head(command), command.body
@@ -148,14 +148,14 @@ class _Remote:
                     done(command)
             else:
                 self._remotes.on_request(self.address, command, self.write)
-        if self._corked:  # The next pull: a loop may read many large replies before it begins another turn.
+        if self._corked:  # The next pull; the loop may read many large replies before its next turn.
             self._uncork()
 
     def ended(self, reason: str) -> None:
         was_wanted = self._remotes.keeps(self)
         self._remotes.forget(self)
         self._link = None
-        # One that has answered before needs no TLS: it was killed.
+        # A peer that has answered before was killed; TLS or its lack is not the cause.
         is_silent = self._is_silent and self.address not in self._remotes.have_answered
         lost = self._remotes.why_closed or self._remotes.access.lost(
             self.address, is_silent=is_silent, reason=reason
@@ -166,7 +166,7 @@ class _Remote:
             done(ConnectionLost(lost))
 
     def refused(self, error: RemoteError) -> None:
-        if self._link is None:  # Otherwise it was opened, and has ended or will.
+        if self._link is None:  # Otherwise it was opened, and `ended` is called.
             self._remotes.unanswered(self, str(error))
             self._remotes.forget(self)
             waiting, self._waiting = self._waiting, []
@@ -188,9 +188,9 @@ class _Remote:
 class Remotes:
     """All remote addresses with a connection or requests.
 
-    on_request: called with requests of the other side over our connections; None: they are refused.
-    lost: called when an open connection has ended, unless we are closing all.
-    access: signs the requests. outages: logs addresses that do not answer, if given.
+    on_request: called with requests that the other side sends over our connections; None refuses them.
+    lost: called when an open connection has ended, except during `close`.
+    access: its credentials sign the requests. outages: logs addresses that do not answer.
     """
 
     def __init__(
@@ -212,13 +212,13 @@ class Remotes:
         self._lost = lost
         self.outages = outages
         self._remotes: dict[str, _Remote] = {}
-        #: Addresses from which anything was ever received.
+        #: Addresses that have ever sent anything.
         self.have_answered: set[str] = set()
-        #: Connections without further requests, until they have ended.
+        #: Closed connections that have not ended yet.
         self._ending: dict[_Remote, None] = {}
         self._expiry: Timer | None = None
         self._expiry_ms = self._expiry_due_ms = MonotonicMs(0)
-        #: Why no request is answered any more; "" while it is open.
+        #: The error of every further request; "" while open.
         self.why_closed = ""
 
     def send(
@@ -232,8 +232,8 @@ class Remotes:
     ) -> None:
         """Send a request; `done` is called exactly once, with the reply or a RemoteError.
 
-        Without `done` it is one-way, and dropped if there is no connection and none can be made.
-        takes_late: `done` is called again with a reply that comes after the timeout.
+        Without `done` the request is one-way, and dropped if no connection can be made.
+        takes_late: `done` is called again if the reply arrives after the timeout.
         """
         if self.why_closed:
             if done is not None:
@@ -251,13 +251,13 @@ class Remotes:
         return remote is not None and remote.is_open
 
     def close_connection(self, address: str) -> None:
-        """Close the connection to an address, if any; the next request makes another."""
+        """Close the connection to an address, if any; the next request reconnects."""
         remote = self._remotes.get(address)
         if remote is not None:
             remote.close()
 
     def refuse_all(self, reason: str) -> None:
-        """Have every request fail from now on."""
+        """Make every further request fail."""
         self.why_closed = reason
 
     def close(self) -> None:
@@ -279,17 +279,17 @@ class Remotes:
             self.outages.answered(remote.address)
 
     def unanswered(self, remote: _Remote, reason: str) -> None:
-        """Note that an address was not reached, or its connection ended without a byte."""
+        """Note that an address was not reached, or that its connection ended without receiving a byte."""
         if self.outages is not None and not self.why_closed:
             is_known = remote.address in self.have_answered
             self.outages.unanswered(remote.address, reason, is_known=is_known)
 
     def keeps(self, remote: _Remote) -> bool:
-        """Return whether a connection that was dialed is still wanted."""
+        """Return whether a dialed connection is still wanted."""
         return self._remotes.get(remote.address) is remote
 
     def forget(self, remote: _Remote, *, is_ending: bool = False) -> None:
-        """Make the next request connect again. is_ending: the connection is closed, and has yet to end."""
+        """Make the next request reconnect. is_ending: the connection is closed but has not ended yet."""
         if is_ending:
             self._ending[remote] = None
         else:
@@ -300,7 +300,7 @@ class Remotes:
                 self._lost(remote.address)
 
     def expect(self, deadline_ms: MonotonicMs) -> None:
-        """Check the deadlines when the first of them is over."""
+        """Schedule the check of deadlines no later than this one."""
         if self._expiry is not None:
             if self._expiry_ms <= deadline_ms:
                 return
@@ -311,10 +311,10 @@ class Remotes:
         self._expiry = self.timers.after(delay_ms, self._expire)
 
     def _expire(self) -> None:
-        """Fail the requests whose time is over.
+        """Fail the requests whose deadline has passed.
 
-        After a stall of this process answers may lie in sockets, which are read after timers have fired, and
-        where the whole machine was stalled they are still to come.
+        After a stall of this process, answers may lie unread in sockets, because timers fire before sockets
+        are read; after a stall of the whole machine, they are still to come. So deadlines are extended.
         """
         self._expiry = None
         now_ms = self.monotonic_ms()

@@ -1,15 +1,15 @@
-"""A server's connections: how long one may be idle, owe its first byte or a frame's end, or read nothing; how
-many bytes the unfinished and the waiting requests of all may take.
+"""A server's connections: how long one may be idle, delay its first byte or the rest of a frame, or leave its
+answers unread, and how many bytes all unfinished and waiting requests may take.
 
-A connection: frames in, one callback per read with every command it brought, bytes out. It is closed at the
-first invalid byte, with the reason logged; others are not affected. A client that does not read its replies
-is not read from either; its handler is called when it reads again (`writable`).
+A connection takes frames in, makes one callback per read with every command it brought, and sends bytes out.
+It is closed at the first invalid byte, with the reason logged; others are not affected. While a client does
+not read its replies, nothing is read from it; `writable` is called when it reads again.
 
-One that begins with a TLS handshake is a connection as soon as that is finished; all it sends and gets passes
-through its channel (`server_tls.py`), and is subject to the same limits.
+A TLS connection counts as connected once its handshake is finished. All its bytes pass through a channel
+(`server_tls.py`), and the same limits apply.
 
-Over all connections the bytes are bounded of frames whose rest has not arrived (`UnfinishedFrames`), and of
-requests that arrived whole and wait to be processed (`WaitingFrames`).
+Two totals over all connections are bounded: bytes of incomplete frames (`UnfinishedFrames`), and bytes of
+complete requests that wait to be processed (`WaitingFrames`).
 
 Upstream: remoting/netty/NettyRemotingServer.java.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: NettyServerConfig.writeBufferHighWaterMark is off upstream; above ours a peer must read first.
+#: Ours: with more unsent bytes a peer must read first. NettyServerConfig.writeBufferHighWaterMark is off.
 WRITE_BUFFER_BYTES_HIGH: Final = 8 * 1024 * 1024
 #: Ours: the limit of unsolicited data (woken pulls) to a peer that does not read.
 WRITE_BUFFER_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -57,11 +57,11 @@ class Handler(Protocol):
         ...
 
     def received(self, connection: Any, requests: list[Any]) -> None:
-        """One read brought these requests."""
+        """Handle the requests of one read."""
         ...
 
     def writable(self, connection: Any) -> None:
-        """Continue: the client has read most of the data sent to it."""
+        """Continue sending: the client has read most of its data."""
         ...
 
     def closed(self, connection: Any) -> None:
@@ -70,15 +70,15 @@ class Handler(Protocol):
 
 
 class Reader(Protocol):
-    """Cuts a connection's bytes into requests; raises ProtocolError for invalid ones."""
+    """Splits a connection's bytes into requests; raises ProtocolError for invalid ones."""
 
     @property
     def partial_bytes(self) -> int:
-        """The number of bytes held of an unfinished request."""
+        """Return the number of buffered bytes of an unfinished request."""
         ...
 
     def receive(self, data: bytes) -> list[Any]:
-        """Take the bytes that arrived; return the requests that are whole now."""
+        """Take the bytes that arrived; return the requests that are now complete."""
         ...
 
 
@@ -127,22 +127,22 @@ class ServerConnection(asyncio.Protocol):
         self.principal = ANONYMOUS
         self.certificate_names: tuple[str, ...] = ()
         self.is_authenticated = False
-        #: Whether a byte of a request has come.
+        #: Whether any byte of a request has arrived.
         self.has_read = False
         self.written_bytes = 0
-        #: How many bytes had left when it was looked at, and since when no more have; None: none waited.
+        #: The count of sent bytes at the last check, and the first check that saw it; None: none waited.
         self.progress: tuple[int, MonotonicMs] | None = None
         self.last_read_ms = self.resumed_ms = self._waits_since_ms = server.monotonic_ms()
         self.closing_since_ms: MonotonicMs | None = None
 
     @property
     def is_open(self) -> bool:
-        """Return whether data written now can still arrive."""
+        """Return whether data written now may still arrive."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handle asyncio's new connection."""
-        # uvloop's is not a subclass, but behaves like one.
+        # uvloop's transport is not a subclass, but behaves like one.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self.place.end = self.abort
@@ -168,7 +168,7 @@ class ServerConnection(asyncio.Protocol):
             self._decrypt(data, self._tls)
 
     def _decrypt(self, data: bytes, tls: TlsChannel) -> None:
-        """Handle bytes of a TLS connection; with the handshake's last ones it begins."""
+        """Handle bytes of a TLS connection, which begins when the handshake is finished."""
         is_new = not tls.is_established
         try:
             data = tls.receive(data)
@@ -213,7 +213,7 @@ class ServerConnection(asyncio.Protocol):
             self._wait(self._server.large_reads.begin())
 
     def give_up_frame(self, reason: str) -> None:
-        """End the connection, and keep nothing of the frame whose rest has not come."""
+        """Close the connection and drop its incomplete frame."""
         self._reader = self._server.reader()
         self.close(reason)
 
@@ -223,9 +223,9 @@ class ServerConnection(asyncio.Protocol):
         self._server.discard(self)
 
     def eof_received(self) -> None:
-        """Handle a client that sends nothing more: it gets what was written before, for a while."""
+        """Handle a client's end of input: it may read data already written for CLOSING_MS_MAX."""
         if self.is_open:
-            self._begin_closing()  # The transport closes itself, as nothing is returned.
+            self._begin_closing()  # The transport closes itself, because this method returns None.
 
     def pause_writing(self) -> None:
         """Stop reading: the client does not read its replies."""
@@ -240,7 +240,7 @@ class ServerConnection(asyncio.Protocol):
         self._read_or_not()
 
     def _wait_to_read_on(self, unfinished_bytes: int, *, is_another: bool) -> None:
-        """Read the next part of a large frame when those of others that were begun before have been read."""
+        """Queue the next part of a large frame behind those of frames that began earlier."""
         large_reads = self._server.large_reads
         if unfinished_bytes < LARGE_FRAME_BYTES:
             self._large_frame = None
@@ -256,10 +256,10 @@ class ServerConnection(asyncio.Protocol):
         self._server.large_reads.wait(self, number)
 
     def read_on(self) -> None:
-        """Read again: the next part of a large frame, or the next of many requests."""
+        """Read on: the next part of a large frame, or more of many requests."""
         self._waits_to_read_on = False
         now_ms = self._server.monotonic_ms()
-        if now_ms - self._waits_since_ms > LATE_CHECK_MS:  # Not with each turn, which a byte would gain.
+        if now_ms - self._waits_since_ms > LATE_CHECK_MS:  # Not at each turn: a byte would gain one.
             self.resumed_ms = now_ms
         self._read_or_not()
 
@@ -284,13 +284,13 @@ class ServerConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def is_read_since(self, before_ms: MonotonicMs) -> bool:
-        """Return whether what comes has been read since a time, so that the client is to blame."""
+        """Return whether we have been reading since a time, so that a delay is the client's fault."""
         is_held_up = self._is_paused or self._is_congested or self._waits_to_read_on
         return not is_held_up and self.resumed_ms < before_ms
 
     @property
     def unsent_bytes(self) -> int:
-        """Return how many written bytes have not left yet."""
+        """Return the number of written bytes that have not left yet."""
         if self._transport is None:
             return 0
         large = self._large_write
@@ -298,13 +298,13 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def leaving_bytes(self) -> int:
-        """Return how many of these the system has not refused so far: the rest of a large write."""
+        """Return the unsent bytes that the socket has not refused yet: the rest of a large write."""
         return self._large_write.size if self._large_write is not None else 0
 
     def write(self, data: bytes, *, is_encrypted: bool = False) -> None:
-        """Send bytes, after those that were written before; many of them in slices, with others' between.
+        """Send bytes, in order. Large writes leave in slices, interleaved with those of other connections.
 
-        Those of TLS leave in the order in which they were encrypted.
+        TLS bytes leave in the order in which they were encrypted.
         """
         transport = self._transport
         if not data or transport is None or transport.is_closing():
@@ -337,7 +337,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.handler.writable(self)
 
     def close(self, reason: str) -> None:
-        """Close the connection after all written data has left; at the latest after CLOSING_MS_MAX."""
+        """Close the connection once all written data has left, or after CLOSING_MS_MAX."""
         if self._transport is not None and not self._transport.is_closing():
             self._server.log("connection closed", peer=self.address, reason=reason)
             self._begin_closing()
@@ -353,15 +353,15 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(self._tls.end())
 
     def abort(self, reason: str) -> None:
-        """Close the connection now, dropping data that has not left yet."""
+        """Close the connection now; unsent data is dropped."""
         if self._transport is not None:
             self._server.log("connection aborted", peer=self.address, reason=reason)
             self._transport.abort()
 
     def unread_since_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """Return since when, as far as was looked, nothing has left of what waits; None: nothing waits.
+        """Return the time of the first check since which no waiting byte has left; None: none waits.
 
-        A client that reads something is alive, even if nothing is read from it until it has read the rest.
+        A client that reads anything is alive, even while nothing is read from it.
         """
         unsent_bytes = self.unsent_bytes
         if not unsent_bytes:
@@ -373,26 +373,27 @@ class ServerConnection(asyncio.Protocol):
         return self.progress[1]
 
 
-#: Ours: how long a closing connection may take to deliver what was written before.
+#: Ours: how long a closing connection may take to deliver data already written.
 CLOSING_MS_MAX: Final = 1_000
 #: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
 IDLE_MS_MAX: Final = 120_000
-#: Ours, where clients must authenticate: as for a handshake (Netty's handshakeTimeoutMillis).
+#: Ours, if clients must authenticate: as long as a handshake (Netty's handshakeTimeoutMillis).
 FIRST_BYTE_MS_MAX: Final = 10_000
-#: Ours: how long a frame may take from its first byte to its last, and for each of its bytes: 16 KiB/s. One
-#: byte a second holds a connection, and what has come of a frame, for as long as its client likes.
+#: Ours: how long a frame may take from its first byte to its last, plus the time for its size. Without a
+#: limit, a client that sends a byte a second could hold a connection and its partial frame for ever.
 FRAME_MS_MAX: Final = 30_000
+#: Ours: the slowest transfer of a frame beyond FRAME_MS_MAX, 16 KiB/s.
 FRAME_BYTES_A_MS: Final = 16
-#: Ours: how long a client may read nothing of its answers, about half as long as it may send nothing.
+#: Ours: how long a client may leave its answers unread, half as long as it may be idle.
 WRITE_MS_MAX: Final = 60_000
-#: Ours: how often first bytes and frames are awaited no longer.
+#: Ours: how often overdue first bytes and frames are looked for.
 LATE_CHECK_MS: Final = 2_000
 
 
 class Server:
     """The connections to one port.
 
-    reader: makes what cuts a connection's bytes into requests; RocketMQ's frames by default.
+    reader: makes the Reader of a connection; one for RocketMQ's frames by default.
     is_allowed, census: see `Admission`. tls: see `Listener`.
     """
 
@@ -408,15 +409,14 @@ class Server:
     ) -> None:
         self.reader = reader
         self._census = census or Census()
-        # Java's clients connect to every name server, and say nothing to those that they do not use.
+        # Java's clients connect to every name server and send nothing to those that they do not use.
         must_prove = self._census.limits.unauthenticated_max is not None
         self._first_byte_ms_max = FIRST_BYTE_MS_MAX if must_prove else IDLE_MS_MAX
         self._admission = Admission(is_allowed, self._census, monotonic_ms)
         self.log = BoundedLog(log.info, monotonic_ms)
-        #: Connections that have sent nothing yet, or had not when it was looked last, the oldest first.
+        #: Connections that had sent nothing at the last check, oldest first.
         self._new: dict[ServerConnection, MonotonicMs] = {}
         self._late_check: asyncio.TimerHandle | None = None
-        #: Those of its TLS connections.
         self.handshakes = Handshakes(monotonic_ms)
         self._listener = Listener(
             self._admission,
@@ -441,22 +441,22 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """Return how many connections are open, those included that are being made."""
+        """Return the number of open connections, including those being established."""
         return self._admission.count
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections; return the port (for 0: the one the system chose).
+        """Accept connections; return the port (for 0 the one that the system chose).
 
-        Raises ConfigError when the address is taken or not ours.
+        Raises ConfigError if the address is in use or not this machine's.
         """
-        self._is_closing = False  # It may have been closed before.
+        self._is_closing = False  # The server may have been closed before.
         port = await self._listener.listen(host, port)
         self._idle_check = asyncio.get_running_loop().call_later(IDLE_MS_MAX / 4000, self._close_idle)
         self._late_check = asyncio.get_running_loop().call_later(LATE_CHECK_MS / 1000, self._close_late)
         return port
 
     def connected(self, connection: ServerConnection) -> bool:
-        """Handle a connection that is made; return False if it comes while the server closes."""
+        """Handle an established connection; return False if the server is closing."""
         if self._is_closing:
             return False
         self._connections.add(connection)
@@ -465,7 +465,7 @@ class Server:
         return True
 
     def holds_unfinished(self, connection: ServerConnection, size: int, *, is_another: bool) -> None:
-        """Record a connection's incomplete frame; close the worst ones if all together hold too much."""
+        """Record a connection's incomplete frame; close the worst ones if the total exceeds its limit."""
         unfinished = self._unfinished
         worst = unfinished.update(connection, size, connection.last_read_ms, is_another=is_another)
         if worst:
@@ -475,7 +475,7 @@ class Server:
                 each.give_up_frame(f"this connection held the most for the longest of {held}")
 
     def holds_waiting(self, connection: ServerConnection, size: int) -> None:
-        """Record whole frames of a connection whose requests wait; without room, large ones are not read."""
+        """Record a connection's waiting requests; without room, reading of large frames pauses."""
         self._waiting.add(connection, size)
         if not self._waiting.has_room and self._stuck_check is None:
             self._check_stuck_later()
@@ -494,7 +494,7 @@ class Server:
         self._stuck_check = loop.call_later(STUCK_MS / 1000, self._end_stuck)
 
     def _end_stuck(self) -> None:
-        """End a connection that keeps the room for large frames because its client does not read."""
+        """Close a connection that blocks large frames because its client does not read its answers."""
         self._stuck_check = None
         stuck = self._waiting.stuck()
         if stuck is not None:
@@ -559,7 +559,7 @@ class Server:
         self._idle_check = asyncio.get_running_loop().call_later(IDLE_MS_MAX / 4000, self._close_idle)
 
     def _close_late(self) -> None:
-        """End connections whose first byte, or the rest of whose frame, is overdue."""
+        """Close connections whose first byte, or the rest of a frame, is overdue."""
         now_ms = self.monotonic_ms()
         self._listener.close_silent(now_ms - self._first_byte_ms_max)
         late = []
@@ -581,18 +581,18 @@ class Server:
         self._late_check = asyncio.get_running_loop().call_later(LATE_CHECK_MS / 1000, self._close_late)
 
 
-#: Ours: four of the largest frames, sixteen messages of maxMessageSize. Netty has no such bound.
+#: Ours: four of the largest frames, or sixteen messages of maxMessageSize. Netty has no such limit.
 UNFINISHED_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Ours: how much remains after closing, so that the limit is not reached again with the next read.
+#: Ours: connections are closed until this share remains, so that the next read does not exceed the limit.
 LEFT_SHARE: Final = 0.75
 
 
 class UnfinishedFrames:
-    """The incomplete input of each connection, and since when.
+    """The incomplete input of each connection, with the time at which it began.
 
     A frame may have 16 MiB. A client that sends nearly all of one and then stops occupies that much memory.
     So the sum is bounded, and connections that held the most for the longest are closed first. A frame that
-    is still arriving is young, however large, and safe.
+    is still arriving, however large, is young and therefore safe.
     """
 
     def __init__(self) -> None:
@@ -602,9 +602,9 @@ class UnfinishedFrames:
     def update(
         self, connection: ServerConnection, size: int, now_ms: MonotonicMs, *, is_another: bool
     ) -> list[ServerConnection]:
-        """Record a connection's incomplete input; return the connections to close, mostly none.
+        """Record a connection's incomplete input; return the connections to close, usually none.
 
-        is_another: the bytes belong to another frame than the last time.
+        is_another: the bytes belong to a different frame than last time.
         """
         before = self._held.pop(connection, None)
         self.total_bytes += size - (before[0] if before is not None else 0)
@@ -614,7 +614,7 @@ class UnfinishedFrames:
         return self._worst(now_ms) if self.total_bytes > UNFINISHED_BYTES_MAX else []
 
     def late(self, now_ms: MonotonicMs) -> list[ServerConnection]:
-        """Return the connections whose frame has not come in time."""
+        """Return the connections whose frame is overdue."""
         return [
             each
             for each, (size, since_ms) in self._held.items()
@@ -626,10 +626,10 @@ class UnfinishedFrames:
         self.total_bytes -= self._held.pop(connection, (0, 0))[0]
 
     def _worst(self, now_ms: MonotonicMs) -> list[ServerConnection]:
-        """Return the connections that held the most bytes for the longest, as many as make room."""
+        """Return connections to close, those that held the most bytes for the longest first."""
         excess_bytes = self.total_bytes - UNFINISHED_BYTES_MAX * LEFT_SHARE
         worst = []
-        # Of those that began at the same moment, the larger one.
+        # + 1: of frames that began at the same moment, the larger one comes first.
         cost = {each: size * (now_ms - since_ms + 1) for each, (size, since_ms) in self._held.items()}
         for connection in sorted(cost, key=cost.__getitem__, reverse=True):
             if excess_bytes <= 0:
@@ -639,21 +639,21 @@ class UnfinishedFrames:
         return worst
 
 
-#: Ours: sixteen messages of maxMessageSize. Netty has no such bound.
+#: Ours: sixteen messages of maxMessageSize. Netty has no such limit.
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Ours: how long there may be no room before a connection that does not read its answers is closed for it.
+#: Ours: after this long without room, a connection that does not read its answers is closed.
 STUCK_MS: Final = 1_000
 
 
 class WaitingFrames:
-    """The bytes of the requests that arrived whole and wait, by connection.
+    """The bytes of complete requests that wait to be processed, by connection.
 
-    A connection whose requests wait is not read, so it holds one frame and what the same read brought.
-    Without room, no large frame is read on (`LargeReads`), until requests are processed or their connections
-    end. Small requests of other connections are read and served meanwhile.
+    A connection with waiting requests is not read, so it holds one frame and the rest of the same read.
+    Without room, large frames are not read further (`LargeReads`) until requests are processed or their
+    connections end. Small requests of other connections are read and served meanwhile.
 
-    Requests that wait for a thread or for their turn make room in the end. Those whose client does not read
-    its answers may wait for ever, and would keep everybody else's large frames out: they end (`stuck`).
+    Requests that wait for a thread or for their turn make room eventually. If the client does not read its
+    answers, they may wait for ever and block all other large frames, so the connection is closed (`stuck`).
     """
 
     def __init__(self) -> None:
@@ -666,16 +666,16 @@ class WaitingFrames:
         return self.total_bytes < WAITING_BYTES_MAX
 
     def add(self, connection: ServerConnection, size: int) -> None:
-        """Record whole frames of a connection that is not served now."""
+        """Record complete frames of a connection whose requests wait."""
         self._held[connection] = self._held.get(connection, 0) + size
         self.total_bytes += size
 
     def forget(self, connection: ServerConnection) -> None:
-        """Drop a connection's frames: they are processed, or their connection has ended."""
+        """Drop a connection's frames: they are processed, or the connection has ended."""
         self.total_bytes -= self._held.pop(connection, 0)
 
     def stuck(self) -> ServerConnection | None:
-        """Return the connection with the most unread answers, if any client has left some unread."""
+        """Return the connection with the most bytes of unread answers, if there are any."""
         unread = {each: each.unsent_bytes - each.leaving_bytes for each in self._held}
         worst = max(unread, key=unread.__getitem__, default=None)
         return worst if worst is not None and unread[worst] else None

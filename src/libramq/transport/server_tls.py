@@ -1,19 +1,19 @@
-"""The TLS of accepted connections: the channel that encrypts one, whether a first byte means TLS, when
-certificates are read again, which are refused, and when expiry is warned of.
+"""The TLS of accepted connections: the channel that encrypts one, the detection of TLS by the first byte, and
+the server's certificate: when it is reloaded, refused or warned about.
 
     files ── stat at each handshake ──► changed? ── read, checked ──► the context of later connections
-                                                 └─ unfit ──────────► logged once; the one before stays
+                                                 └─ invalid ────────► logged once; the old context stays
 
-Connections that are open keep what they were made with. What a client would only find out, an expired
-certificate or the wrong key, is found at the start: the certificate is tried in memory.
+Open connections keep their context. An expired certificate or a wrong key is detected at startup, rather than
+by the first client: a handshake is tried in memory.
 
-    what a read brought ── receive ──► a client's bytes        to_send: answers of the handshake, alerts
-    a server's bytes ── encrypt ──► what is written
+    encrypted input ── receive ──► plain input         to_send: answers of the handshake, alerts
+    plain output ── encrypt ──► encrypted output
 
-A connection reads and writes the encrypted bytes itself, as it would plain ones. So the same code takes
-turns, slices large writes and counts what a client leaves unread; asyncio's TLS transport does not count what
-waits in the one below it, and keeps 256 KiB for each connection.
-Upstream: Netty's SslHandler; TlsHelper.java; its FileWatchService looks twice a second.
+A connection reads and writes the encrypted bytes itself, like plain ones. So the same code takes turns,
+slices large writes and counts unread bytes. asyncio's TLS transport does not count the bytes buffered in the
+transport below it, and keeps 256 KiB for each connection.
+Upstream: Netty's SslHandler; TlsHelper.java; its FileWatchService checks twice a second.
 """
 
 import contextlib
@@ -37,23 +37,24 @@ HANDSHAKE_BYTE: Final = 0x16
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 #: X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED.
 _DATES: Final = {9: "is not valid yet", 10: "has expired"}
-#: Ours: certificates that are valid for 90 days are renewed then; and how often it is announced.
+#: Ours: 90-day certificates are usually renewed this long before they expire.
 EXPIRY_WARNED_S: Final = 30 * 86_400
+#: Ours: how often the warning is repeated.
 EXPIRY_WARNED_AGAIN_S: Final = 86_400
-#: Ours: the authorities of all browsers have 300 KB. Files are read on the loop, at a handshake.
+#: Ours: the authorities of all browsers have 300 KB. Files are read on the loop, during a handshake.
 FILE_BYTES_MAX: Final = 1024 * 1024
-#: Ours: client and server take two turns each; one more sends what is left.
+#: Ours: client and server take two turns each; the third sends the rest.
 _TURNS: Final = 3
-#: RFC 8446, 5.1: what a record holds at most.
+#: RFC 8446, 5.1: the most bytes of a record.
 RECORD_BYTES_MAX: Final = 16 * 1024
 
 
-#: The kinds of names that can be a user's, as Python's ssl calls them; of others it shows a placeholder.
+#: Kinds of names that can be a user's, as Python's ssl calls them; it shows a placeholder for other kinds.
 NAME_KINDS: Final = ("DNS", "email", "URI", "IP Address")
 
 
 def encryption(options: TlsOptions) -> Encryption:
-    """Return what a server's options mean; the files are read. Raises ConfigError for those unfit."""
+    """Return the encryption that a server's options describe. Raises ConfigError for unusable files."""
     if options.enable and options.client_cert_path:
         key_path = options.client_key_path or options.client_cert_path
         check_private(f"tls.client.keyPath={key_path}", key_path)
@@ -63,9 +64,9 @@ def encryption(options: TlsOptions) -> Encryption:
 
 
 class ServerTls:
-    """Chooses the TLS context of a connection by its first byte. Raises ConfigError for unfit files.
+    """Chooses the TLS context of a connection by its first byte. Raises ConfigError for unusable files.
 
-    It warns before the certificate expires, at the start and with a connection of each later day.
+    It warns before the certificate expires, at startup and then at most once a day, when a client connects.
     wall_s: returns the time, in seconds since 1970.
     """
 
@@ -80,9 +81,9 @@ class ServerTls:
         self._renewed = RenewedContext("tls.server", files, self._load)
 
     def __call__(self, first: int) -> ssl.SSLContext | None:
-        """Return the context of a connection that begins with this byte; None: it is plain.
+        """Return the context of a connection that begins with this byte; None for a plain one.
 
-        Raises RemoteProtocolError for a plain one that is not allowed.
+        Raises RemoteProtocolError if plain connections are not allowed.
         """
         if first == HANDSHAKE_BYTE:
             context = self._renewed.current()
@@ -114,9 +115,9 @@ class ServerTls:
 
 
 def load(options: TlsOptions) -> tuple[ssl.SSLContext, float]:
-    """Return the context of a server with these files, and when its certificate expires (s since 1970).
+    """Return a server's context for these files, and when its certificate expires (seconds since 1970).
 
-    ConfigError names the unfit one and the remedy.
+    ConfigError names the unusable file and the remedy.
     """
     certificate = f"tls.server.certPath={options.server_cert_path}"
     chain = _certificates(certificate, options.server_cert_path)
@@ -132,7 +133,7 @@ def load(options: TlsOptions) -> tuple[ssl.SSLContext, float]:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     try:
-        # Without a password OpenSSL would ask the terminal for it.
+        # Without a password argument, OpenSSL would prompt on the terminal.
         context.load_cert_chain(options.server_cert_path, key_path, options.server_key_password)
     except ssl.SSLError as error:
         raise ConfigError(_unfit(error, certificate, key, is_encrypted=b"ENCRYPTED" in key_text)) from None
@@ -149,7 +150,7 @@ def check_private(what: str, path: str) -> None:
     except OSError as error:
         raise ConfigError(f"{what} cannot be read: {error.strerror}") from None
     others = stat.S_IRWXO | stat.S_IRWXG
-    if found.st_uid == 0 != os.geteuid():  # Root lets one group read it, ours.
+    if found.st_uid == 0 != os.geteuid():  # Owned by root, it may be group-readable.
         others = stat.S_IRWXO | stat.S_IWGRP
     if found.st_mode & others:
         raise ConfigError(
@@ -159,7 +160,7 @@ def check_private(what: str, path: str) -> None:
 
 def _read(what: str, path: str) -> bytes:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # A pipe would be waited for, a device read for ever.
+        if not stat.S_ISREG(os.stat(path).st_mode):  # A pipe would block, a device never end.
             raise ConfigError(f"{what} is no file")
         with open(path, "rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
@@ -182,7 +183,7 @@ def _unfit(error: ssl.SSLError, certificate: str, key: str, *, is_encrypted: boo
     reason = reason_of(error)
     if "mismatch" in reason:
         return f"{key} is not the key of {certificate}; name the one with which the certificate was made"
-    if is_encrypted:  # In Apache's guide: PBE-SHA1-RC4-128, which OpenSSL 3 does not read.
+    if is_encrypted:  # Apache's guide uses PBE-SHA1-RC4-128, which OpenSSL 3 cannot read.
         return (
             f"{key} is encrypted, and tls.server.keyPassword is not its password, or OpenSSL does not read "
             "its kind of encryption: openssl pkcs8 -topk8 -v2 aes256 makes another"
@@ -191,7 +192,7 @@ def _unfit(error: ssl.SSLError, certificate: str, key: str, *, is_encrypted: boo
 
 
 def _try_out(context: ssl.SSLContext, what: str, chain: str) -> float:
-    """Make a connection in memory, of which the client checks all but the name and the authority.
+    """Try a handshake in memory; the client checks everything but the name and the authority.
 
     Return when the certificate expires.
     """
@@ -212,7 +213,7 @@ def _try_out(context: ssl.SSLContext, what: str, chain: str) -> float:
     except ssl.SSLError as error:
         raise ConfigError(f"{what}: no client could connect ({error.reason}); have it renewed") from None
     found = ends[0].getpeercert()
-    assert found is not None, "the client has checked it"
+    assert found is not None, "the client has verified the certificate"
     return ssl.cert_time_to_seconds(str(found["notAfter"]))
 
 
@@ -236,13 +237,13 @@ class TlsChannel:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         #: Whether the handshake is finished.
         self.is_established = False
-        #: Whether the client has ended its side.
+        #: Whether the client has closed its side.
         self.is_ended = False
 
     def receive(self, data: bytes) -> bytes:
-        """Take the bytes that arrived; return what they encrypt. There may be something `to_send`.
+        """Decrypt the bytes that arrived; afterwards there may be bytes `to_send`.
 
-        Raises RemoteProtocolError for what is no TLS, and for a certificate that is not accepted.
+        Raises RemoteProtocolError for bytes that are not TLS, and for a client certificate that is refused.
         """
         self._incoming.write(data)
         try:
@@ -260,25 +261,25 @@ class TlsChannel:
             raise RemoteProtocolError(f"{what}: {reason}") from None
 
     def to_send(self) -> bytes:
-        """Return what TLS itself has to send."""
+        """Return the bytes that TLS itself has to send."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def encrypt(self, data: bytes | memoryview) -> bytes:
-        """Return the bytes to write in order to send these."""
+        """Return the encrypted bytes to write."""
         rest = memoryview(data)
         while rest:
-            rest = rest[self._object.write(rest) :]  # A record at a time.
+            rest = rest[self._object.write(rest) :]  # One record at a time.
         return self._outgoing.read()
 
     def end(self) -> bytes:
-        """Return the bytes that end our side."""
-        with contextlib.suppress(ssl.SSLError):  # It wants the other end's, or there was no handshake.
+        """Return the bytes that close our side."""
+        with contextlib.suppress(ssl.SSLError):  # It waits for the peer's close, or there was no handshake.
             self._object.unwrap()
         return self.to_send()
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Return the names in the client's certificate (subjectAltName); none if it has shown none."""
+        """Return the names in the client's certificate (subjectAltName); empty without a certificate."""
         certificate: dict[str, Any] = self._object.getpeercert() or {}
         names = certificate.get("subjectAltName", ())
         return tuple(value for kind, value in names if kind in NAME_KINDS and isinstance(value, str))
@@ -288,7 +289,7 @@ class TlsChannel:
         with contextlib.suppress(ssl.SSLWantReadError):
             while data := self._object.read(RECORD_BYTES_MAX):
                 pieces.append(data)
-                # Of a record whose rest has not come, OpenSSL has taken the beginning.
+                # OpenSSL has taken all input, possibly the beginning of a record.
                 if not self._incoming.pending and not self._object.pending():
                     break
             else:

@@ -1,9 +1,9 @@
-"""TLS of outgoing connections: what of a server's certificate is verified, when files are read again, and how
-a failed handshake is explained.
+"""TLS of outgoing connections: how a server's certificate is verified, when files are reloaded, and how a
+failed handshake is explained.
 
-Apache's clients check no certificate by default, and never the name in it. Here everything is checked unless
-the user excludes a part: brokers register by address, and their certificates often name something else.
-Importing ssl takes 20 ms, so it is imported on first use.
+Apache's clients verify no certificate by default, and never the name in it. Here everything is verified by
+default. The user may exclude the name, because brokers register by address and their certificates often name
+something else. Importing ssl takes 20 ms, so it is imported on first use.
 Upstream: remoting/netty/TlsHelper.java, TlsSystemConfig.java.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: full: the certificate and the name in it. ca: the certificate alone. none: nothing; for tests.
 Verify = Literal["full", "ca", "none"]
 
-#: Ours: how long a closing connection waits for the other side's closing handshake.
+#: Ours: how long a closing connection waits for the peer's closing handshake.
 SHUTDOWN_TIMEOUT_S: Final = 1.0
 
 
@@ -31,7 +31,7 @@ class Tls:
 
     ca_file: the trusted authorities; the system's by default.
     cert_file, key_file: the client's own certificate with its chain; its key (by default in cert_file).
-    key_password: of the key; never shown.
+    key_password: the key's password; never shown.
     verify: how far a server's certificate is checked: full, ca (not the name), none (for tests).
     """
 
@@ -50,7 +50,7 @@ class Tls:
             raise ConfigError("TLS: verify=none checks no certificate; leave ca_file out, or use verify=ca")
 
     def renewed(self) -> "RenewedContext":
-        """Return the context of connections as they are made; raises ConfigError, too."""
+        """Return a context that follows changes of the files; raises ConfigError if they are unusable."""
         import ssl
 
         authorities = self.ca_file or ssl.get_default_verify_paths().cafile
@@ -58,21 +58,21 @@ class Tls:
         return RenewedContext("outgoing connections", files, self.context)
 
     def context(self) -> "ssl.SSLContext":
-        """Return the TLS context of a connection; ConfigError for a file that cannot be used."""
+        """Return the TLS context of a connection; raises ConfigError for an unusable file."""
         import ssl
 
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:
             raise _unusable(f"ca_file {self.ca_file}", error) from None
-        # From Python 3.13 on, certificates made by RocketMQ's own guide would not be strict enough.
+        # Python 3.13's default would refuse certificates made by RocketMQ's own guide.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.check_hostname = self.verify == "full"
         if self.verify == "none":
             context.verify_mode = ssl.CERT_NONE
         if self.cert_file is not None:
             try:
-                # Without a password OpenSSL would ask the terminal for it.
+                # Without a password argument, OpenSSL would prompt on the terminal.
                 context.load_cert_chain(self.cert_file, self.key_file, self.key_password or "")
             except OSError as error:
                 files = f"cert_file {self.cert_file}"
@@ -82,17 +82,17 @@ class Tls:
 
 
 class RenewedContext:
-    """A TLS context whose files are read again when one has changed.
+    """A TLS context that is reloaded when one of its files has changed.
 
-    Files that cannot be used are logged once, and the context before them stays; at first ConfigError is
-    raised. what: whose files these are, in the log.
+    The constructor raises ConfigError for unusable files. Later on they are logged once, and the previous
+    context stays. what: names the files' user in the log.
     """
 
     def __init__(self, what: str, files: Sequence[str], load: "Callable[[], ssl.SSLContext]") -> None:
         self._what = what
         self._files = files
         self._load = load
-        self._seen = self._look()  # What changes while it is read is read again.
+        self._seen = self._look()  # Before loading: a file that changes meanwhile is read again.
         self._context = load()
 
     def current(self) -> "ssl.SSLContext":
@@ -100,7 +100,7 @@ class RenewedContext:
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
-            from libramq.logs import get_logger  # Not at the top: a task of Spark's loads no structlog.
+            from libramq.logs import get_logger  # Not at the top: Spark's tasks do without structlog.
 
             log = get_logger(__name__)
             try:
@@ -124,10 +124,10 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_ctime_ns, found.st_size, found.st_ino  # Changed by a chmod, too.
+    return found.st_ctime_ns, found.st_size, found.st_ino  # A chmod changes ctime.
 
 
-#: Returns the TLS context for a connection that begins with this byte; None: it is plain.
+#: Returns the TLS context for a connection that begins with this byte; None for a plain one.
 TlsByFirstByte = Callable[[int], "ssl.SSLContext | None"]
 
 
@@ -135,8 +135,8 @@ TlsByFirstByte = Callable[[int], "ssl.SSLContext | None"]
 class Encryption:
     """The encryption of a server process.
 
-    incoming: of connections that it accepts; None: all are plain, and none waits for its first byte.
-    outgoing: of its own connections to other servers; None: all are plain.
+    incoming: for accepted connections; None: all are plain and do not wait for a first byte.
+    outgoing: for its own connections to other servers; None: all are plain.
     """
 
     incoming: TlsByFirstByte | None = None
@@ -147,7 +147,7 @@ PLAIN: Final = Encryption()
 
 
 def handshake_failure(address: str, error: OSError) -> str | None:
-    """Describe a connection that was accepted without becoming a TLS one; None if it was not accepted."""
+    """Describe a TLS handshake that failed after the connection was made; None for other errors."""
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -165,7 +165,7 @@ def _unusable(what: str, error: OSError) -> ConfigError:
 
 
 def reason_of(error: OSError) -> str:
-    """Return what went wrong in words, without codes."""
+    """Return the reason in words, without codes."""
     reason = getattr(error, "reason", None)  # SSLError's: UNEXPECTED_EOF_WHILE_READING.
     if isinstance(reason, str):
         return reason.lower().replace("_", " ")

@@ -1,12 +1,11 @@
-"""The TLS options of servers (`tls.server.…`, `tls.client.…`): names, defaults, and which contradict each
-other.
+"""The TLS options of servers (`tls.server.…`, `tls.client.…`): names, defaults and contradictions.
 
     tls.server.…      connections that a server accepts: mode, certificate, clients' certificates
     tls.client.…      its own connections to name servers, brokers and its master, with tls.enable=true
 
-Apache's servers read them as system properties, and from tls.config.file, which has precedence. They check no
-certificates of clients and of other servers unless `authClient` and `authServer` say so; here all are
-checked. Upstream: remoting/netty/TlsSystemConfig.java, TlsHelper.java.
+Apache's servers read them as system properties, and from tls.config.file, which has precedence. They verify
+certificates of clients and servers only if `authClient` and `authServer` are set; here all are verified.
+Upstream: remoting/netty/TlsSystemConfig.java, TlsHelper.java.
 """
 
 from collections.abc import Mapping
@@ -18,12 +17,12 @@ from libramq.errors import ConfigError
 from libramq.formats.properties_file import read_properties, shown
 from libramq.transport.tls import Tls, Verify
 
-#: The beginning of every name.
+#: The prefix of every option's name.
 PREFIX: Final = "tls."
 #: TlsSystemConfig.tlsConfigFile, read if it exists.
 DEFAULT_FILE: Final = Path("/etc/rocketmq/tls.properties")
 MODES: Final = ("disabled", "permissive", "enforcing")
-#: ClientAuth of Netty. It takes any other word for "none".
+#: Netty's ClientAuth. Upstream takes any other value for "none".
 CLIENT_AUTH: Final = ("none", "optional", "require")
 
 
@@ -33,13 +32,13 @@ def _option(default: Any, name: str, about: str, *, is_secret: bool = False) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """The options of one server process; raises ConfigError for those that contradict each other."""
+    """The TLS options of one server process; raises ConfigError for contradictory ones."""
 
     server_mode: str = _option(
         "",
         "tls.server.mode",
-        "Connections that are accepted: `disabled`, plain ones only; `permissive`, both on every port; "
-        "`enforcing`, encrypted ones only. Default: `permissive` with a certificate, `disabled` without.",
+        "Accepted connections: `disabled`, plain ones only; `permissive`, both on every port; `enforcing`, "
+        "encrypted ones only. Default: `permissive` with a certificate, `disabled` without.",
     )
     server_cert_path: str = _option(
         "", "tls.server.certPath", "The server's certificate with its chain, in PEM."
@@ -47,22 +46,22 @@ class TlsOptions:
     server_key_path: str = _option(
         "",
         "tls.server.keyPath",
-        "Its private key, which others may not read (mode 0600). Default: in `tls.server.certPath`.",
+        "Its private key, which other users may not read (mode 0600). Default: in `tls.server.certPath`.",
     )
     server_key_password: str = _option("", "tls.server.keyPassword", "The key's password.", is_secret=True)
     need_client_auth: str = _option(
         "none",
         "tls.server.need.client.auth",
-        "Whether clients show a certificate: `none`, `optional`, `require` (with `enforcing` only). It is "
-        "always checked.",
+        "Whether clients present a certificate: `none`, `optional`, `require` (with `enforcing` only). It is "
+        "always verified.",
     )
     server_trust_cert_path: str = _option(
-        "", "tls.server.trustCertPath", "The authorities of clients' certificates, in PEM."
+        "", "tls.server.trustCertPath", "The authorities trusted for clients' certificates, in PEM."
     )
     server_auth_client: str = _option(
         "",
         "tls.server.authClient",
-        "Has no effect: Apache's servers do not check clients' certificates without it; these always do.",
+        "Has no effect: Apache's servers verify clients' certificates only with it; these always do.",
     )
     enable: bool = _option(
         False,
@@ -70,27 +69,27 @@ class TlsOptions:
         "Encrypt the server's own connections: to name servers, brokers, and the master whose log it copies.",
     )
     client_trust_cert_path: str = _option(
-        "", "tls.client.trustCertPath", "The authorities of these servers; the system's by default."
+        "", "tls.client.trustCertPath", "The authorities trusted for other servers; the system's by default."
     )
     client_cert_path: str = _option(
-        "", "tls.client.certPath", "The certificate that is shown to servers that want one."
+        "", "tls.client.certPath", "The certificate presented to servers that require one."
     )
     client_key_path: str = _option("", "tls.client.keyPath", "Its key; by default in `tls.client.certPath`.")
     client_key_password: str = _option("", "tls.client.keyPassword", "The key's password.", is_secret=True)
     client_auth_server: str = _option(
         "",
         "tls.client.authServer",
-        "Has no effect: servers' certificates are always checked, as far as `tls.verify` says.",
+        "Has no effect: servers' certificates are always verified, to the extent of `tls.verify`.",
     )
-    verify: str = _option(  # Ours alone.
+    verify: str = _option(  # LibraMQ's own.
         "full",
         "tls.verify",
-        "How far servers' certificates are checked: `full`, `ca` (not the name in it), `none` (for tests).",
+        "How servers' certificates are verified: `full`, `ca` (not the name in it), `none` (for tests).",
     )
-    test_mode_enable: bool = _option(  # Ours: Apache's is true.
+    test_mode_enable: bool = _option(  # Apache's default is true.
         False,
         "tls.test.mode.enable",
-        "`true`, with which Apache's servers make a certificate that nobody can check, is refused.",
+        "`true` is refused: Apache's servers then generate a certificate that clients cannot verify.",
     )
     config_file: str = _option(
         "",
@@ -135,7 +134,7 @@ class TlsOptions:
 
     @property
     def mode(self) -> str:
-        """Return the mode, by default that which the certificate suggests."""
+        """Return the mode; by default permissive if there is a certificate, otherwise disabled."""
         return self.server_mode or ("permissive" if self.server_cert_path else "disabled")
 
     @property
@@ -145,7 +144,7 @@ class TlsOptions:
 
     @property
     def outgoing(self) -> Tls | None:
-        """Return the TLS of the server's own connections; None: they are plain."""
+        """Return the TLS of the server's own connections; None if they are plain."""
         if not self.enable:
             return None
         try:
@@ -164,7 +163,7 @@ OPTIONS: Final = {each.metadata["name"]: each for each in fields(TlsOptions)}
 
 
 def tls_options(properties: Mapping[str, str]) -> TlsOptions:
-    """Return the options among a server's properties, and of the file that they name; raises ConfigError."""
+    """Return the TLS options from a server's properties and its tls.config.file; raises ConfigError."""
     found = {name: text for name, text in properties.items() if name.startswith(PREFIX)}
     file = found.get("tls.config.file", "")
     if file or DEFAULT_FILE.is_file():
@@ -182,7 +181,7 @@ def _of_file(file: Path) -> dict[str, str]:
 
 
 def _known(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the properties; raises ConfigError for a name that promises something else."""
+    """Return the properties; raises ConfigError for an unknown name."""
     for name in properties:
         if name not in OPTIONS:  # The value is not shown: it may be a secret.
             raise ConfigError(f"{name}: there is no such option of TLS; there are: {', '.join(OPTIONS)}")
