@@ -1,15 +1,15 @@
-"""Checking: when a producer is asked about a half message that nobody ends (transactionTimeOut, immunity),
-how often (transactionCheckMax), and when it is discarded.
+"""Transaction checks: when a producer is asked about an open half message (transactionTimeOut, immunity), how
+often (transactionCheckMax), and when the message is discarded.
 
     every transactionCheckInterval, from the first open half message on
         ended                                   ─► passed
         its topic was deleted meanwhile         ─► ended, and dropped
         asked transactionCheckMax times, too old ─► discarded
-        its own immunity time not over           ─► copied to the end, nobody is asked
-        younger than transactionTimeOut          ─► the round ends: those behind it are younger
+        within its own immunity time             ─► copied to the end without a check
+        younger than transactionTimeOut          ─► the round ends: later ones are younger
         else                                     ─► copied to the end, and its producer is asked
 
-It has a deadline only while there are open half messages. After a start it first reads what has ended.
+A deadline is set only while half messages are open. After a start, ended transactions are loaded first.
 Upstream: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener.java.
 """
 
@@ -34,9 +34,10 @@ from libramq.store.rounds import Rounds
 
 log = get_logger(__name__)
 
-#: Ours: how soon a round is tried again if the store accepts no messages, or its progress is not flushed.
+#: Ours: delay before a round is repeated because the store accepts no messages or its progress is not
+#: flushed.
 AGAIN_MS: Final = 100
-#: Ours: how soon a round is tried again that waits for what slaves have done.
+#: Ours: delay before a round is repeated that waits for slaves to report their progress.
 HELD_MS: Final = 1_000
 
 
@@ -44,7 +45,7 @@ class Verdict(Enum):
     """The decision about an open half message."""
 
     DISCARD = auto()
-    DEFER = auto()  # Copy it, and ask nobody.
+    DEFER = auto()  # Copy it without a check.
     WAIT = auto()
     ASK = auto()
 
@@ -65,12 +66,12 @@ class CheckRules:
             return Verdict.DISCARD
         immunity_ms = immunity_of(message)
         if immunity_ms is not None:
-            # Clocks differ a little; one that was set back must not keep a message from being asked about.
+            # Clocks differ a little; a clock that was set back must not postpone a check for long.
             return Verdict.DEFER if abs(age_ms) < immunity_ms else Verdict.ASK
         return Verdict.WAIT if 0 <= age_ms < self.timeout_ms else Verdict.ASK
 
     def is_too_late(self, message: MessageExt, wall_ms: int) -> bool:
-        """Return whether a producer that set an immunity time has let it pass: it must wait to be asked."""
+        """Return whether a producer's own immunity time is over, so that it must wait for the next check."""
         immunity_ms = immunity_of(message)
         if immunity_ms is None:
             return False
@@ -84,15 +85,15 @@ def times_checked(message: MessageExt) -> int:
 
 
 def immunity_of(message: MessageExt) -> int | None:
-    """Return how long a message is not asked about, in ms, if its producer has said so."""
+    """Return how long a producer exempts its message from checks, in ms; None by default."""
     seconds = p.whole_number(message.properties.get(p.CHECK_IMMUNITY_TIME_IN_SECONDS, ""), digits_max=9)
     return None if seconds is None else seconds * 1000
 
 
 class Checking:
-    """The rounds, an `arrivals.TopicListener`. A slave has none.
+    """Runs the rounds of checks; an `arrivals.TopicListener`. Slaves run none.
 
-    ask: sends a check to a producer of a half message's group.
+    ask: sends a check to a producer of the half message's group.
     """
 
     topic = names.TRANS_HALF_TOPIC
@@ -128,7 +129,7 @@ class Checking:
             self._complete_last_commit()
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """Note a new half message, to be looked at after an interval."""
+        """Schedule a round for a new half message one interval from now."""
         if self._is_active and not self._rounds.is_running:
             self._rounds.by(self._clock.monotonic_ms() + self._rules.interval_ms)
 
@@ -145,11 +146,11 @@ class Checking:
         return has_more
 
     def _go_on(self, now_ms: MonotonicMs) -> bool:
-        """Load or look at some half messages; return whether there are more."""
+        """Load or check some half messages; return whether there are more."""
         if self._is_loading:
-            self.loading.read_on()  # Ends of transactions read on, too.
+            self.loading.read_on()  # Transactions that end now make progress here, too.
             self._is_loading = not self.loading.is_done
-            # Producers have to reconnect first.
+            # Producers must reconnect before they can be asked.
             if self._is_loading:
                 return True
             self._rounds.by(now_ms + self._rules.interval_ms)
@@ -167,7 +168,7 @@ class Checking:
     # The rounds.
 
     def _check(self) -> bool:
-        """Look at a half message; return whether there are more to look at in this round."""
+        """Check one half message; return whether this round has more."""
         if self._round_end is None:
             self._round_end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         now = read_clock(self._clock)
@@ -178,7 +179,7 @@ class Checking:
         if not self.open.has_ended(offset):
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
             found = undamaged(read.data)
-            if not found:  # It was deleted by age, or cannot be read any more.
+            if not found:  # It expired, or is damaged.
                 next_offset = max(read.next_offset, next_offset)
             elif not self._settle(found[0], now):
                 return False
@@ -186,7 +187,7 @@ class Checking:
         return True
 
     def _settle(self, message: MessageExt, now: Now) -> bool:
-        """Deal with an open half message; return whether it is done with. Raises BrokerError."""
+        """Settle an open half message; return whether it is done. Raises BrokerError."""
         if not half.is_half(message):
             log.error("a half message without its real topic is skipped", id=message.offset_id)
             return True
@@ -202,7 +203,7 @@ class Checking:
             self._discard(message, now)
             return True
         copy = self._transactions.renew(message, times_checked(message) + 1)
-        if copy is None:  # Its producer is asked this once, about the message where it is.
+        if copy is None:  # There is no room for a copy: ask once, about the original.
             self._discard(message, now)
         if verdict is Verdict.ASK or copy is None:
             self._ask(copy or message)
@@ -218,12 +219,12 @@ class Checking:
             kept_in=names.TRANS_CHECK_MAX_TIME_TOPIC,
         )
 
-    # Commits that were cut off.
+    # Interrupted commits.
 
     def _complete_last_commit(self) -> None:
-        """Store the operation message that is missing where the log ends between the two of a commit.
+        """Store the missing operation message if the log ends between the two messages of a commit.
 
-        It is the first message of this process, so it stands for that at every later start, too.
+        It is the first message of this process, so every later start finds the commit complete.
         """
         message = last_committed(self._store)
         if message is None:
@@ -237,11 +238,11 @@ class Checking:
                 log.info("the log ended amid a commit, which is complete now", id=message.offset_id)
 
     def passed_on(self, half_offset: int, read: range) -> Iterator[None]:
-        """Note that a slave has passed on the open half messages before an offset, in steps.
+        """Note, in steps, that a slave has passed on the open half messages before an offset.
 
-        read: where it began, and the end of the half topic there; empty if we have no more. A later copy of
-        what it has passed on is ended: this broker asked about it in the last moment before it died.
-        Raises BrokerError.
+        read: from where the slave began to its end of the half topic; empty if this broker has no later
+        messages. Later copies of passed-on messages are ended: this broker asked about them just before it
+        died. Raises BrokerError.
         """
         self.open.was_passed_on(half_offset)
         store, end = self._store, self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
@@ -268,7 +269,7 @@ class Checking:
     # Progress.
 
     def want_commit(self) -> None:
-        """Commit how far we are, once the copies and operation messages before are on the disk."""
+        """Commit both offsets once all earlier copies and operation messages are on the disk."""
         log_end = self._store.end
         self._to_commit = self.open.half_offset, self.open.op_offset, log_end
         self._store.want_flush(log_end)

@@ -1,5 +1,4 @@
-"""The half message: when a send is one, and every form in which it is stored: prepared, renewed, committed,
-ended, discarded.
+"""The half message: which sends become one, and the forms in which it is stored.
 
     prepared    in the half topic, with its real topic and queue as properties
     renewed     copied to the end of the half topic, each time its producer is asked
@@ -23,12 +22,12 @@ from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, is_qu
 from libramq.message.tags import tag_code
 from libramq.store.log.append import StoreMessage, stored_again
 
-#: Its committed offsets say how far both topics are dealt with.
+#: Its committed offsets are the progress in both topics.
 TRANSACTION_GROUP: Final = names.TRANSACTION_GROUP
 #: TransactionalMessageUtil.REMOVE_TAG.
 ENDED_TAG: Final = "d"
 QUEUE_ID: Final = names.TRANS_QUEUE_ID
-#: Ours: what a copy of a half message, or its delayed commit, has more in its properties.
+#: Ours: room for the properties that a copy or delayed commit of a half message adds.
 COPY_PROPERTIES_BYTES: Final = len(
     p.properties_to_text({
         p.TRANSACTION_PREPARED_QUEUE_OFFSET: str(2**63 - 1),
@@ -38,9 +37,9 @@ COPY_PROPERTIES_BYTES: Final = len(
 
 
 def is_marked(text: str, reconsume_times: int) -> bool:
-    """Return whether a send is to wait for its producer's commit, by its properties.
+    """Return whether a send must wait for its producer's commit, by its properties.
 
-    Clients before 4.6.1 leave the mark in what a consumer sends to be tried again.
+    Clients before 4.6.1 leave the mark in messages that a consumer sends back for a retry.
     """
     if p.TRANSACTION_PREPARED not in text or is_redelivered(text, reconsume_times):
         return False
@@ -48,12 +47,12 @@ def is_marked(text: str, reconsume_times: int) -> bool:
 
 
 def is_redelivered(text: str, reconsume_times: int) -> bool:
-    """Return whether a send is a message that is to be tried again."""
+    """Return whether a send is a retry of a message."""
     return reconsume_times > 0 and stored_properties.find(text, p.DELAY) is not None
 
 
 def require_queued(text: str, sys_flag: int, reconsume_times: int) -> None:
-    """Raise BrokerError for a message of a transaction, by its flag, that no queue would have."""
+    """Raise BrokerError for a transactional message, by its flag, that would reach no queue."""
     if sys_flag & TRANSACTION_MASK and not is_queued(sys_flag) and not is_redelivered(text, reconsume_times):
         reason = "a transaction message without its property TRAN_MSG would be read by nobody"
         raise broker_error(ResponseCode.NO_PERMISSION, reason)
@@ -62,7 +61,7 @@ def require_queued(text: str, sys_flag: int, reconsume_times: int) -> None:
 def prepare(message: StoreMessage, unique_key: str) -> None:
     """Turn a message that is about to be stored into a half message.
 
-    BrokerError if its properties leave no room for what its copies have more: it could not be checked.
+    Raises BrokerError if its properties leave no room for those of a copy: it could not be checked.
     """
     text = message.properties_text.decode()
     for name, value in (
@@ -83,19 +82,19 @@ def prepare(message: StoreMessage, unique_key: str) -> None:
 
 
 def first_offset(message: MessageExt) -> int:
-    """Return the offset that a half message had in its topic first: its copies carry it."""
+    """Return a half message's original offset in its topic, which its copies carry."""
     text = message.properties.get(p.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
     offset = p.whole_number(text)
     return message.queue_offset if offset is None else offset
 
 
 def is_half(message: MessageExt) -> bool:
-    """Return whether this is a half message with all it needs to be committed."""
+    """Return whether a message is a half message, complete enough to be committed."""
     return is_half_of(message, names.TRANS_HALF_TOPIC)
 
 
 def is_half_of(message: MessageExt, topic: str) -> bool:
-    """Return whether a message of a topic has all that a half message needs to be committed."""
+    """Return whether a message of a topic is complete enough to be committed as a half message."""
     return (
         message.topic == topic
         and bool(message.properties.get(p.REAL_TOPIC))
@@ -104,12 +103,12 @@ def is_half_of(message: MessageExt, topic: str) -> bool:
 
 
 def real_queue_id(message: MessageExt) -> int | None:
-    """Return the queue that a half message is meant for."""
+    """Return the destination queue of a half message."""
     return p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9)
 
 
 def committed(message: MessageExt) -> StoreMessage:
-    """Return the message of a half message for its own queue."""
+    """Return the committed message of a half message, for its destination queue."""
     properties = dict(message.properties)
     topic, queue_id = properties[p.REAL_TOPIC], real_queue_id(message)
     assert queue_id is not None
@@ -122,7 +121,7 @@ def committed(message: MessageExt) -> StoreMessage:
 
 
 def is_committed_as(message: MessageExt, stored: MessageExt) -> bool:
-    """Return whether a stored message is what a half message became by its commit."""
+    """Return whether a stored message is the committed message of a half message."""
     return (
         is_half(message)
         and stored.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
@@ -134,7 +133,7 @@ def is_committed_as(message: MessageExt, stored: MessageExt) -> bool:
 
 
 def renewed_properties(message: MessageExt, times_checked: int) -> dict[str, str]:
-    """Return the properties of a half message's next copy; it carries its first offset along."""
+    """Return the properties of a half message's next copy, including its original offset."""
     return message.properties | {
         p.TRANSACTION_PREPARED_QUEUE_OFFSET: str(first_offset(message)),
         p.TRANSACTION_CHECK_TIMES: str(times_checked),
@@ -142,23 +141,23 @@ def renewed_properties(message: MessageExt, times_checked: int) -> dict[str, str
 
 
 def renewed(message: MessageExt, properties: dict[str, str]) -> StoreMessage:
-    """Return a half message for the end of its topic."""
+    """Return the copy of a half message for the end of its topic."""
     return stored_again(message, message.topic, QUEUE_ID, properties)
 
 
 def discarded(message: MessageExt) -> StoreMessage:
-    """Return a half message for the topic of those that were given up."""
+    """Return the copy of a half message for the topic of discarded ones."""
     return stored_again(message, names.TRANS_CHECK_MAX_TIME_TOPIC, QUEUE_ID, message.properties)
 
 
 def resumed(message: MessageExt) -> StoreMessage:
-    """Return a half message that was given up, for the end of the half topic, as one never checked."""
+    """Return an unchecked copy of a discarded half message for the end of the half topic."""
     properties = message.properties | {p.TRANSACTION_CHECK_TIMES: "0"}
     return stored_again(message, names.TRANS_HALF_TOPIC, QUEUE_ID, properties)
 
 
 def ended(half_offsets: Iterable[int], unique_key: str, born_host: bytes, wall_ms: WallMs) -> StoreMessage:
-    """Return the operation message for a half message that was committed or rolled back, and its copies."""
+    """Return the operation message for a committed or rolled-back half message and its copies."""
     properties = p.encode_properties({p.TAGS: ENDED_TAG, p.UNIQ_KEY: unique_key})
     return StoreMessage(
         names.TRANS_OP_HALF_TOPIC,

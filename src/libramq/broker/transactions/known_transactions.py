@@ -1,18 +1,18 @@
-"""Known transactions: which half messages are open, and which have ended, between the committed offsets of
-the half topic and the op topic; what is read of both at a start, also for producers that repeat an end.
+"""Known transactions: the open and the ended half messages between the committed offsets of the half topic
+and the op topic, and how a start reads them.
 
     half topic   … ended  ended │ open   ended  open   ended     `half_offset` │
     op topic     … "0,"   "1,"  │ "3,"   "5,"                    `op_offset`   │
 
-Both offsets are committed as those of CID_RMQ_SYS_TRANS, as Apache's broker does, so either broker continues
-with the other's open transactions. Everything behind them is kept in memory; a start reads it, the first
-stretches at once, the others in rounds:
+Both offsets are committed under CID_RMQ_SYS_TRANS, as by Apache's broker, so either broker continues with the
+other's open transactions. Everything behind them is kept in memory. A start reads it, some stretches at once
+and the others in rounds:
 
-    op topic    … the last 4,096, and all behind `op_offset`: what has ended
-    half topic  … behind `half_offset`: copies, which carry the first offsets of those that are open
+    op topic    … the last 4,096, and all behind `op_offset`: ended transactions
+    half topic  … behind `half_offset`: copies, which carry the original offsets of open half messages
 
-The end of the log may be missing: a slave was promoted that lacks it, or a power cut took it. Where it ends
-with a committed message, the operation message behind it was cut off, and is written again.
+The end of the log may be missing, because a slave without it was promoted or a power cut destroyed it. If the
+log ends with a committed message, its operation message was cut off and is written again.
 """
 
 from collections import deque
@@ -27,38 +27,39 @@ from libramq.message.message import MessageExt
 from libramq.store.log.append import undamaged
 from libramq.store.message_store import MessageStore
 
-#: Ours: ended half messages that are remembered, so that a second commit stores no second message. One takes
+#: Ours: most ended half messages remembered, so that a second commit stores no second message. Each takes
 #: some 100 bytes.
 ENDED_MAX: Final = 200_000
-#: Ours: messages of one read.
+#: Ours: messages per read.
 READ_MAX: Final = 32
-#: Ours: operation messages that a start reads again, some 25 µs each: a producer whose commit had no answer
-#: when the broker was killed repeats it, and rounds may have passed its half message before.
+#: Ours: operation messages that a start reads again, at some 25 µs each. If the broker is killed before it
+#: answers a commit, the producer repeats the commit, and rounds may already have passed its half message.
 REMEMBERED: Final = 4_096
-#: Ours: what is read before the broker serves.
+#: Ours: stretches read before the broker serves.
 STRETCHES_AT_START: Final = REMEMBERED // READ_MAX + 32
 
 
 class Known(Enum):
-    """What is known of a half message that its producer names."""
+    """The state of a half message that its producer names."""
 
     OPEN = auto()
     ENDED = auto()
-    NOTHING = auto()  # It was passed, and may have ended longer ago than is remembered.
+    NOTHING = auto()  # It was passed, and may have ended too long ago to be remembered.
 
 
 class KnownTransactions:
-    """The open transactions, and those that have ended; offsets are those of the one queue of each topic.
+    """The open and the ended transactions; offsets refer to the one queue of each topic.
 
-    unread_before: half messages before it may have ended, or may be copies: they are still being read.
-    held_before: a slave may have passed on half messages before it, which is being found out.
+    unread_before: half messages before it may have ended or may be copies; they are still being read.
+    held_before: a slave may have passed on half messages before it; its answer is pending.
     """
 
     def __init__(self, half_offset: int, op_offset: int) -> None:
         self.half_offset = half_offset
         self.unread_before = self.held_before = 0
         self._op_start = self._op_end = op_offset
-        self._ops: deque[tuple[int, int]] = deque()  # Its offset, and the last half message that it names.
+        # The message's offset, and the last half message that it names.
+        self._ops: deque[tuple[int, int]] = deque()
         self._ended: dict[int, None] = {}
         self._copies: dict[int, int] = {}
 
@@ -80,24 +81,24 @@ class KnownTransactions:
         self._forget()
 
     def all_read(self) -> None:
-        """Note that both topics are read; what ended meanwhile was noted before what had ended earlier."""
+        """Note that both topics are read, and sort the operation messages, which came in out of order."""
         self.unread_before = 0
         self._ops = deque(sorted(self._ops))
 
     def remember(self, half_offsets: Iterable[int]) -> None:
-        """Note half messages that have ended: their producers may repeat themselves."""
+        """Remember ended half messages, because their producers may repeat themselves."""
         for half_offset in half_offsets:
             self._ended[half_offset] = None
         self._forget()
 
     def was_renewed(self, first_offset: int, new_offset: int) -> None:
-        """Note that a half message was copied to the end, or given up where it is."""
+        """Note that a half message was copied to the end, or discarded in place."""
         self._copies[first_offset] = new_offset
         if len(self._copies) > ENDED_MAX:
             del self._copies[next(iter(self._copies))]
 
     def to_end(self, half_offset: int, first_offset: int) -> list[int]:
-        """Return all offsets by which a half message may be named, without repetitions."""
+        """Return all offsets by which a half message may be named, without duplicates."""
         newest = self._copies.get(first_offset, half_offset)
         return list(dict.fromkeys((newest, half_offset, first_offset)))
 
@@ -106,7 +107,7 @@ class KnownTransactions:
         return half_offset in self._ended
 
     def known(self, half_offset: int, first_offset: int) -> Known:
-        """Return what is known of a half message, by its offset and the first one that it had."""
+        """Return the state of a half message, by its offset and its original one."""
         if half_offset in self._ended or first_offset in self._ended:
             return Known.ENDED
         if half_offset < self.held_before:
@@ -125,13 +126,13 @@ class KnownTransactions:
         self._copies = {first: newest for first, newest in self._copies.items() if newest >= half_offset}
 
     def passed(self, half_offset: int) -> None:
-        """Go on behind the half messages before this one: they have ended, were copied or given up."""
+        """Pass the half messages before an offset: they have ended, or were copied or discarded."""
         self.half_offset = max(self.half_offset, half_offset)
         while self._ops and self._ops[0][1] < self.half_offset:
             self._ops.popleft()
 
     def _forget(self) -> None:
-        """Forget the oldest ended ones that lie behind us."""
+        """Forget the oldest ended half messages before `half_offset`."""
         while len(self._ended) > ENDED_MAX:
             oldest = next(iter(self._ended))
             if oldest >= self.half_offset:
@@ -140,7 +141,7 @@ class KnownTransactions:
 
 
 class Loading:
-    """Reads both topics as they are now. at_once: some of it in the constructor, waiting for the disk."""
+    """Reads both topics as they are now. at_once: the constructor reads some, waiting for the disk."""
 
     def __init__(self, store: MessageStore, known: KnownTransactions, *, at_once: bool = True) -> None:
         self._store = store
@@ -159,7 +160,7 @@ class Loading:
         return not self._open.unread_before
 
     def read_on(self) -> None:
-        """Read a stretch, if any is left; messages that this process writes are noted as they are written."""
+        """Read the next stretch, if any; messages of this process are noted as they are written."""
         if self.is_done:
             return
         if self._op_next < self._op_end:
@@ -174,7 +175,7 @@ class Loading:
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, self._half_next, READ_MAX)
             for message in undamaged(read.data):
                 first = half.first_offset(message)
-                # A slave may have passed on what lies before `half_offset` by now.
+                # By now, a slave may have passed on messages before `half_offset`.
                 is_copy = max(first + 1, self._open.half_offset) <= message.queue_offset < self._half_end
                 if is_copy and not self._open.has_ended(first):
                     self._open.was_renewed(first, message.queue_offset)
@@ -194,9 +195,9 @@ def first_open(store: MessageStore, offsets: OffsetCommits) -> KnownTransactions
 
 
 def last_committed(store: MessageStore) -> MessageExt | None:
-    """Return the half message whose committed message is the last of the log; waits for the disk.
+    """Return the half message whose committed message ends the log; waits for the disk.
 
-    Both are one append, so the operation message is missing then.
+    Both messages of a commit are one append, so the operation message is missing then.
     """
     last = store.copy.last_record()
     committed = store.stored_message_at(last[0]) if last is not None else None

@@ -1,13 +1,13 @@
-"""Transactions: how a half message is committed, rolled back, renewed or discarded in the log, also once more
-after a kill in between.
+"""Transactions: how a half message is committed, rolled back, renewed or discarded in the log, and how an
+interrupted commit is completed.
 
     send with TRAN_MSG ─► half topic ─► END_TRANSACTION ─┬─ commit ──► its own queue, and an operation message
                               ▲  │                       └─ rollback ► an operation message
-                              │  └─ nobody ends it ─► CHECK_TRANSACTION_STATE to a producer of its group
-                              └── renewed ◄──────────────────────────┘
+                              │  └─ not ended ─► CHECK_TRANSACTION_STATE to a producer of its group
+                              └── renewed ◄─────────────────────┘
 
-The committed message and its operation message are one append. Where a power cut, or the loss of a master,
-leaves the first of them only, the next start writes the second one again.
+The committed message and its operation message are one append. If a power cut or the loss of a master leaves
+only the first, the next start writes the second again.
 Upstream: TransactionalMessageServiceImpl.java, EndTransactionProcessor.java.
 """
 
@@ -33,7 +33,7 @@ _NOT_KNOWN: Final = (
 
 
 class Transactions:
-    """Stores what becomes of half messages."""
+    """Stores the outcome of half messages."""
 
     def __init__(self, files: BrokerFiles, offsets: OffsetCommits) -> None:
         self.open = first_open(files.store, offsets)
@@ -47,11 +47,11 @@ class Transactions:
             self._topics.for_group(topic, 1, PERM_READ | PERM_WRITE, wall_ms)
 
     def end(self, message: MessageExt, *, is_commit: bool, now: Now) -> AppendResult | None:
-        """Commit a half message or roll it back; None: that has happened already. Raises BrokerError.
+        """Commit a half message or roll it back; None if that has happened already. Raises BrokerError.
 
-        Producers repeat themselves, and may answer a check after they have ended the transaction: neither
-        stores a message twice, and no rolled-back one. One of which nothing is known any more is refused: if
-        it is open all the same, its producer is asked about its copy.
+        Producers repeat themselves, and may answer a check after they have ended the transaction. Neither
+        stores a message twice, nor a rolled-back one. An end of a forgotten transaction is refused; if the
+        transaction is open after all, its producer is asked about the copy.
         """
         known = self.open.known(message.queue_offset, half.first_offset(message))
         if known is Known.ENDED:
@@ -64,7 +64,7 @@ class Transactions:
         return self._store_end(message, now, [self._committed(message, now)] if is_commit else [])
 
     def is_of_deleted_topic(self, message: MessageExt) -> bool:
-        """Return whether a half message is for a topic that was deleted since it was stored."""
+        """Return whether a half message is for a topic deleted after it was stored."""
         return message.physical_offset < self._destinations.deleted_end(message.properties[p.REAL_TOPIC])
 
     def drop(self, message: MessageExt, now: Now) -> AppendResult | None:
@@ -74,11 +74,11 @@ class Transactions:
         return result
 
     def is_unread(self, message: MessageExt) -> bool:
-        """Return whether a half message may have ended before the start, which is still being read."""
+        """Return whether a half message may have ended before the start; its topic is still being read."""
         return message.queue_offset < self.open.unread_before and not self.has_ended(message)
 
     def complete(self, message: MessageExt, now: Now) -> AppendResult | None:
-        """Store the operation message that a commit lacks; None: it lacks none. Raises BrokerError."""
+        """Store the operation message that a commit lacks; None if it lacks none. Raises BrokerError."""
         if self.has_ended(message):
             return None
         self.create_topics(now.wall_ms)
@@ -93,7 +93,7 @@ class Transactions:
         return results[-1]
 
     def _committed(self, message: MessageExt, now: Now) -> StoreMessage:
-        """Return the message for its own queue, or for where it waits: its delay begins now."""
+        """Return the committed message: for its own queue, or delayed from now on."""
         final = half.committed(message)
         final.queue_id = self._destinations.queue_for(final.topic, final.queue_id)
         delay = message.properties.get(p.DELAY)
@@ -101,18 +101,18 @@ class Transactions:
             self._schedule.delay(final, delay)
         elif any(name in message.properties for name in p.TIMER_REQUESTS):
             self._timers.accept(final, final.properties_text.decode("utf-8", "replace"), now.wall_ms)
-        if len(final.properties_text) > p.PROPERTIES_BYTES_MAX:  # Its end may not be stored without it.
+        if len(final.properties_text) > p.PROPERTIES_BYTES_MAX:  # Do not end it without storing it.
             raise self._log.refused(PROPERTIES_SIZE_EXCEEDED)
         return final
 
     def has_ended(self, message: MessageExt) -> bool:
-        """Return whether a half message, or one that it is a copy of, is known to have ended."""
+        """Return whether a half message, or the original of this copy, is known to have ended."""
         return self.open.has_ended(message.queue_offset) or self.open.has_ended(half.first_offset(message))
 
     def renew(self, message: MessageExt, times_checked: int) -> MessageExt | None:
-        """Copy a half message to the end of its topic; return it as it is there. Raises BrokerError.
+        """Copy a half message to the end of its topic; return the copy. Raises BrokerError.
 
-        None: a copy has no room for its properties (Apache's broker takes such half messages).
+        None if the properties of a copy would be too long (Apache's broker accepts such half messages).
         """
         properties = half.renewed_properties(message, times_checked)
         copy = half.renewed(message, properties)
@@ -124,10 +124,10 @@ class Transactions:
         return message
 
     def resume(self, message: MessageExt, now: Now) -> None:
-        """Store a half message that was given up at the end of its topic, as if never checked.
+        """Store a discarded half message at the end of its topic, as if never checked.
 
-        Raises BrokerError. One that was checked carries its first offset along: it is committed once, however
-        often it is resumed.
+        Raises BrokerError. If it was checked, it carries its original offset, so it is committed once,
+        however often it is resumed.
         """
         if not half.is_half_of(message, names.TRANS_CHECK_MAX_TIME_TOPIC):
             raise broker_error(
@@ -139,7 +139,7 @@ class Transactions:
         self._log.append_all([half.resumed(message)])
 
     def discard(self, message: MessageExt, now: Now) -> None:
-        """Move a half message to the topic of those that were given up. Raises BrokerError."""
+        """Move a half message to the topic of discarded ones. Raises BrokerError."""
         self._topics.for_group(names.TRANS_CHECK_MAX_TIME_TOPIC, 1, PERM_READ | PERM_WRITE, now.wall_ms)
         self._log.append_all([half.discarded(message)])
-        self.open.was_renewed(half.first_offset(message), message.queue_offset)  # It may end yet.
+        self.open.was_renewed(half.first_offset(message), message.queue_offset)  # It may still end.
