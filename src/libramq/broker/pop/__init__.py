@@ -1,3 +1,1 @@
-"""POP's services at a broker: popping, acknowledging, and what becomes visible again; the values are in
-`pop`.
-"""
+"""POP's services at a broker: popping, acknowledging, and reviving. Their values are in `pop`."""

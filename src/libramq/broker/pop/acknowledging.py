@@ -1,7 +1,7 @@
-"""Acknowledging: what an acknowledgement, or a change of the invisible time, does to popped messages; one
-that comes too late changes nothing.
+"""Acknowledging: how acknowledgements and changes of the invisible time affect popped messages. If one comes
+too late, it changes nothing.
 
-    acknowledge      journalled, then answered; what is not in flight any more is answered, and forgotten
+    acknowledge      journalled, then answered; one for a message no longer in flight is ignored
     change           a new check point of one message, and the end of the old one, by one append
 
 Upstream: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
@@ -25,9 +25,9 @@ from libramq.store.message_store import MessageStore
 
 
 class Popped(NamedTuple):
-    """A message as a consumer names it. topic: where it was popped from, so maybe a retry topic.
+    """A message as a consumer names it. topic: the topic it was popped from, possibly a retry topic.
 
-    handle: the text that the consumer got with it (`pop.handle`).
+    handle: the text that the consumer got with the message (`pop.handle`).
     """
 
     topic: str
@@ -38,9 +38,9 @@ class Popped(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """The outcome of acknowledgements. end: the log's end with them; 0: there is nothing new in it.
+    """The outcome of acknowledgements. end: the log's end with them; 0: nothing was written.
 
-    refused: the errors of those that were refused, by their places; the others count.
+    refused: the errors of refused acknowledgements, by position; the others count.
     """
 
     end: int
@@ -48,7 +48,7 @@ class Acknowledged(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """A message's new place in time. end: the log's end with it; 0: it is not in the log."""
+    """A message's new pop time and invisible time. end: the log's end with them; 0: not in the log."""
 
     pop_time_ms: int
     invisible_ms: int
@@ -57,7 +57,7 @@ class Changed(NamedTuple):
 
 
 class Acknowledging:
-    """Takes acknowledgements. ordering: has what was popped in order, which has no check points."""
+    """Takes acknowledgements. ordering: takes those of ordered pops, which have no check points."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class Acknowledging:
         self._ordering = ordering
 
     def _handle(self, popped: Popped) -> Handle:
-        """Return the handle of a message; LibraError if it cannot be one's.
+        """Decode the handle of a message; raises LibraError if it cannot be the handle of one.
 
-        A queue that is no longer read from was popped from before.
+        The queue may have been popped from before the topic's read queues were reduced.
         """
         topic, queue_id, offset = popped.topic, popped.queue_id, popped.offset
         config = self._topics.require(topic)
@@ -97,7 +97,7 @@ class Acknowledging:
     def acknowledge(self, popped: Sequence[Popped], now: Now) -> Acknowledged:
         """Journal messages as done, by one append; raises BrokerError if the store refuses.
 
-        Messages that are not in flight are done already, or visible again: nothing is left to say.
+        Messages no longer in flight are already done, or visible again; they count as acknowledged.
         """
         done: dict[CheckPoint, int] = {}
         refused: dict[int, LibraError] = {}
@@ -108,7 +108,8 @@ class Acknowledging:
                     self._ordering.acknowledge(_queue(message), handle.pop_time_ms, message.offset)
                     continue
             except LibraError as error:
-                refused[position] = error.with_traceback(None)  # It would be in a cycle with this frame.
+                # The traceback would form a cycle with this frame.
+                refused[position] = error.with_traceback(None)
                 continue
             found = self._find(message, handle)
             if found is not None:
@@ -118,10 +119,7 @@ class Acknowledging:
         return Acknowledged(end, refused)
 
     def acknowledge_sets(self, popped: Iterable[AckSet], now: Now, *, ordered: Iterable[AckSet] = ()) -> int:
-        """Journal messages of check points as done; return the log's end, or 0 if there is nothing new.
-
-        ordered: sets of messages that were popped in order.
-        """
+        """Journal messages of check points as done; return the log's end, or 0 if nothing was written."""
         for (topic, group, queue_id, start, pop_time_ms), bit_set in ordered:
             queue = group, topic, queue_id
             for offset in self._ordering.in_flight(queue, pop_time_ms):
@@ -136,9 +134,9 @@ class Acknowledging:
         return self._journal.write((), list(done.items()), wall_ms=now.wall_ms) if done else 0
 
     def change(self, popped: Popped, invisible_ms: int, now: Now, *, is_unseen: bool = False) -> Changed:
-        """Have a message invisible until a time from now on; raises BrokerError if it is visible again.
+        """Make a message invisible for `invisible_ms` from now on; raises BrokerError if it is visible again.
 
-        is_unseen: no program has seen it, so its next delivery is no further attempt.
+        is_unseen: no program has seen it, so its next delivery does not count as another attempt.
         """
         handle = self._handle(popped)
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
@@ -156,7 +154,7 @@ class Acknowledging:
                 "or is visible again",
             )
         old, bit = found
-        # After a reset of its group a message may be in flight twice, and both be changed in one millisecond.
+        # After a reset of its group, a message may be in flight twice, and both changed in one millisecond.
         untimed_key = (old.topic, old.group, old.queue_id, popped.offset)
         pop_time_ms = self._in_flight.unused_time([untimed_key], max(int(now.wall_ms), old.pop_time_ms + 1))
         new = CheckPoint(
@@ -186,7 +184,7 @@ class Acknowledging:
         return Changed(pop_time_ms, left_ms, ORDERED, 0)
 
     def _find(self, popped: Popped, handle: Handle) -> tuple[CheckPoint, int] | None:
-        """Return the check point that has the message in flight, and the message's bit."""
+        """Return the check point that holds the message, and the message's bit."""
         key = popped.topic, popped.group, popped.queue_id, handle.start_offset, handle.pop_time_ms
         check_point = self._in_flight.find(key)
         bit = check_point.bit_of(popped.offset) if check_point is not None else 0

@@ -1,7 +1,7 @@
-"""Ordering: pops in order as a broker performs them: each change is journalled before it takes effect, and a
-queue that is free again wakes held pops; `pop/ordered.py` decides.
+"""Ordering: how a broker performs ordered pops. Each change is journalled before it takes effect, and a queue
+that becomes free wakes held pops; `pop/ordered.py` decides.
 
-So a kill frees no queue. Apache's broker writes its file every 10 s, and hands messages out twice after one.
+So a kill frees no queue. Apache's broker writes its file every 10 s, and may deliver messages twice.
 Upstream: ConsumerOrderInfoManager.java, AckMessageProcessor.ackOrderly.
 """
 
@@ -26,7 +26,7 @@ class Ordering:
         self._clock = kernel.clock
         #: Called with a topic and a group that may pop again.
         self.visible: Callable[[str, str], None] = lambda topic, group: None
-        #: The time of the latest pop that was forgotten, whose handles are void.
+        #: The time of the latest forgotten pop, whose handles are void.
         self._forgotten_ms = 0
         self._free: list[tuple[MonotonicMs, QueueOfGroup]] = []
         self._deadline = kernel.deadlines.new(self._tick)
@@ -34,14 +34,14 @@ class Ordering:
             self._await(queue, pop)
 
     def is_blocked(self, queue: QueueOfGroup, attempt_id: str | None) -> bool:
-        """Return whether messages of a queue's last pop are invisible, to others than who repeats it."""
+        """Return whether a queue is blocked by its last pop; the repetition of that pop is not blocked."""
         pop = self._table.pops.get(queue)
         if pop is None or (attempt_id is not None and attempt_id == pop.attempt_id):
             return False
         return pop.free_ms > self._clock.monotonic_ms()
 
     def pop_time(self, queues: Sequence[QueueOfGroup]) -> int:
-        """Return the time of a pop: now, or later than the queues' last ones, whose handles are void."""
+        """Return the time of a new pop: now, or later than the queues' last pops, whose handles are void."""
         last = [pop.pop_time_ms for queue in queues if (pop := self._table.pops.get(queue)) is not None]
         return max([int(self._clock.wall_ms()), self._forgotten_ms + 1, *(each + 1 for each in last)])
 
@@ -55,7 +55,7 @@ class Ordering:
         invisible_ms: int,
         attempt_id: str | None,
     ) -> OrderedPop:
-        """Block a queue, popped from `start` on; raises BrokerError if the disk refuses."""
+        """Block a queue popped from `start` on; raises BrokerError if the disk refuses."""
         pop = popped_again(
             self._table.pops.get(queue),
             offsets,
@@ -72,7 +72,10 @@ class Ordering:
         return pop
 
     def acknowledge(self, queue: QueueOfGroup, pop_time_ms: int, offset: int) -> None:
-        """Mark a message as done and commit up to the first that is not; raises BrokerError for others."""
+        """Mark a message as done, and commit up to the first that is not done.
+
+        Raises BrokerError for a message that was not popped.
+        """
         group, topic, queue_id = queue
         pop = self._table.pops.get(queue)
         committed = self._offsets.query(group, topic, queue_id) or 0
@@ -93,16 +96,19 @@ class Ordering:
         self._offsets.commit(group, topic, queue_id, pop.next_offset)
         if pop.is_done or pop.free_ms <= self._clock.monotonic_ms():
             self.visible(topic, group)
-        elif pop.free_ms < free_ms:  # The others are visible sooner.
+        elif pop.free_ms < free_ms:  # The other messages become visible sooner.
             self._await(queue, pop)
 
     def in_flight(self, queue: QueueOfGroup, pop_time_ms: int) -> Sequence[int]:
-        """Return the messages of a queue's last pop, if it was at this time."""
+        """Return the messages of a queue's last pop, if that pop has this time."""
         pop = self._table.pops.get(queue)
         return pop.offsets if pop is not None and pop.pop_time_ms == pop_time_ms else ()
 
     def change(self, queue: QueueOfGroup, pop_time_ms: int, offset: int, invisible_ms: int) -> int | None:
-        """Set until when a message is invisible; return that, relative to its pop, if it is in flight."""
+        """Set how long a message stays invisible from now on; return the end relative to its pop.
+
+        None if the message is not in flight.
+        """
         pop = self._table.pops.get(queue)
         index = pop.index_of(offset) if pop is not None and pop.pop_time_ms == pop_time_ms else None
         if pop is None or index is None or pop.done >> index & 1:
@@ -111,11 +117,11 @@ class Ordering:
         pop.due_ms[index] = now.monotonic_ms + invisible_ms
         self._table.put(queue, pop)
         self._await(queue, pop)
-        # The pop's time lies ahead if the clock was set back.
+        # The pop's time is in the future if the clock was set back.
         return max(int(now.wall_ms) - pop_time_ms, 0) + invisible_ms
 
     def forget(self, queue: QueueOfGroup) -> None:
-        """Free a queue whose offset somebody has set: acknowledgements of its last pop move it no more."""
+        """Free a queue whose offset was reset; acknowledgements of its last pop no longer move the offset."""
         pop = self._table.pops.get(queue)
         if pop is not None:
             self._forgotten_ms = max(self._forgotten_ms, pop.pop_time_ms)
@@ -126,7 +132,7 @@ class Ordering:
         self._forget_where(lambda queue: queue[1] == topic)
 
     def group_removed(self, group: str) -> None:
-        """Free a removed group's queues for the next one of its name."""
+        """Free a removed group's queues, for a new group of the same name."""
         self._forget_where(lambda queue: queue[0] == group)
 
     def _forget_where(self, is_gone: Callable[[QueueOfGroup], bool]) -> None:
@@ -141,7 +147,7 @@ class Ordering:
             heapq.heapify(self._free)
 
     def _tick(self, now_ms: MonotonicMs) -> None:
-        """Let others pop from the queues that are free now."""
+        """Wake held pops for the queues that have become free."""
         free = []
         while self._free and self._free[0][0] <= now_ms:
             _, queue = heapq.heappop(self._free)

@@ -1,12 +1,12 @@
-"""Popping: a pop's checks, how long it is held, what it reads when a message wakes it, how long messages may
-be invisible, how many may be in flight, and in which order journal, answer and commit follow.
+"""Popping: the checks of a pop, how long it is held, what it reads when a message wakes it, the limits of
+invisible time and of messages in flight, and the order of journal, answer and commit.
 
     Pop ─► checks ─► take ─┬─► check points journalled ─► answered ─► offsets committed
                            ├─► held ─► a message came | expired            nothing to take
-                           └─► a thread reads what is not in memory, then again
+                           └─► a thread reads cold messages, then again
 
-Check points are journalled before anybody sees a message; the offset is committed once they are on the disk.
-The order of the checks and their codes are upstream's: PopMessageProcessor.java, PopLongPollingService.java.
+Check points are journalled before a message leaves; the offset is committed once they are on the disk. The
+order of the checks and their codes are upstream's: PopMessageProcessor.java, PopLongPollingService.java.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ log = get_logger(__name__)
 INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
 #: BrokerConfig.reviveQueueNum.
 REVIVE_QUEUES: Final = 8
-#: PopMessageRequestHeader.isTimeoutTooMuch: such a pop was in a queue for too long; nobody waits for it.
+#: PopMessageRequestHeader.isTimeoutTooMuch: such a pop was queued for too long, and its client has given up.
 LATE_MS_MAX: Final = 500
 #: PopLongPollingService.wakeUp: the answer leaves before the client gives up.
 EARLY_MS: Final = 50
@@ -58,10 +58,11 @@ TOO_MANY_WAIT: Final = "too many pops wait for messages"
 
 
 class PopResult(NamedTuple):
-    """The result of a pop. shares: the messages by queue; none: there was nothing to take.
+    """The result of a pop. shares: the messages by queue; empty: there was nothing to take.
 
     end: the log's end with the check points. ordered: the shares' pops in order.
-    full: why no more may be popped, or wait; empty if it may. popped_ms: the pop's time, on this machine.
+    full: why the group may not pop, or wait, now; empty if it may.
+    popped_ms: the pop's time, on this machine.
     """
 
     pop_time_ms: int
@@ -75,12 +76,12 @@ class PopResult(NamedTuple):
 
 
 class Pop(msgspec.Struct, eq=False, kw_only=True):
-    """A group's request for messages. remaining_ms: how long its client still waits; below 0: since when not.
+    """A group's request for messages. remaining_ms: the client's remaining wait; below 0: since it gave up.
 
-    wide_max: how many it takes if it may get more than one check point of a queue; not in order.
-    is_notification: it wants to know only whether there are some, and gets them by another pop. warmings: how
-    many times a thread has read for it. users_version: that of the users by which it was
-    permitted; None: the present one.
+    wide_max: the most messages if it may get several check points of a queue; not in order.
+    is_notification: the client only asks whether there are messages, and fetches them by another pop.
+    warmings: how many times a thread has read for it.
+    users_version: the version of the users table by which it was permitted; None: the present one.
     """
 
     waiter: Waiter[PopResult]
@@ -120,15 +121,15 @@ class Popping:
         self._broker_name = config.broker_name
         self._readable = bool(config.broker_permission & PERM_READ)
         self._pops = 0
-        #: Groups that may pop no more, as was logged.
+        #: Groups for which the limit of pops in flight was logged.
         self._full_groups: set[str] = set()
-        #: Counts changes of users: a pop that was permitted before gets no message after one.
+        #: Counts changes of users: a pop permitted under an earlier version gets no messages.
         self.users_version = 0
         #: Topics and groups of queues that were reset in this turn.
         self._reset: set[tuple[str, str]] = set()
 
     def pop(self, pop: Pop, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
-        """Answer a pop by its waiter, now or later; raises BrokerError for an immediate refusal."""
+        """Answer a pop through its waiter, now or later; raises BrokerError for an immediate refusal."""
         if pop.users_version is None:
             pop.users_version = self.users_version
         if pop.remaining_ms < -LATE_MS_MAX and not pop.is_notification:
@@ -153,7 +154,7 @@ class Popping:
             own = self._filters.own(pop.expression, pop.expression_type)
             pop.wanted.tag_codes, pop.wanted.message_filter = own
         self._modes.popped(pop.wanted.topic, pop.wanted.group)
-        pop.expression = None  # It may be long, and what it was parsed to is enough.
+        pop.expression = None  # The text may be long, and its parsed form is enough.
         hold_ms = min(max(pop.remaining_ms - EARLY_MS, 0), SUSPEND_MS_MAX)
         self._run(pop, now_ms + hold_ms if hold_ms else None)
 
@@ -181,7 +182,7 @@ class Popping:
             )
 
     def peek(self, wanted: PopSelection) -> Work[Taken]:
-        """Return the next messages of a group, which stay visible."""
+        """Return the next messages of a group without making them invisible."""
         _require_count(wanted.count_max)
         taken = self._taking.take(wanted, may_wait=False)
         for warmings in range(1, WARMINGS_MAX + 1):
@@ -191,7 +192,7 @@ class Popping:
             taken = self._taking.take(wanted, may_wait=warmings >= WARMINGS_MAX)
         return taken
 
-    # Messages come.
+    # Messages arrive.
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Let held pops take the new messages of a queue."""
@@ -200,11 +201,11 @@ class Popping:
             self._waking.add((topic, group, queue_id) for group in groups)
 
     def visible(self, topic: str, group: str) -> None:
-        """Let held pops take messages that a group may take again."""
+        """Let held pops take messages that became visible again."""
         self._waking.add([(topic, group, ANY_QUEUE)])
 
     def reset(self, queue: QueueOfGroup) -> None:
-        """Pop a queue from the offset that an operator sets; held pops take messages once it is set."""
+        """Pop a queue from an offset that an operator sets; wake held pops once the offset is set."""
         self._ordering.forget(queue)
         group, topic, _ = queue
         self._reset.add((topic, group))
@@ -222,7 +223,7 @@ class Popping:
             held.request.waiter.refuse(gone)
 
     def end_held(self) -> None:
-        """Answer all held pops as if their time were up: who may read has changed, and clients pop again."""
+        """Answer all held pops as expired: permissions have changed, and clients pop again."""
         self.users_version += 1
         for topic in self._held.topics():
             for held in self._held.take_all(topic):
@@ -239,7 +240,7 @@ class Popping:
         return self._held.count(topic, group, queue_id)
 
     def _wake(self, which: tuple[str, str, int]) -> None:
-        """Run a held pop of a group for a queue's messages, and the next one later unless it found none."""
+        """Run a held pop of a group for a queue's messages; if it took any, schedule the next one."""
         topic, group, queue_id = which
         held = self._held.take(topic, group, queue_id)
         if held is None:
@@ -249,7 +250,7 @@ class Popping:
             self._waking.add([which])
 
     def _expired(self, held: HeldPop[Pop]) -> None:
-        """Answer a pop for which no message came: whatever did, and was not for it, woke it."""
+        """Answer a pop that got no message: any message that came was filtered out."""
         held.request.waiter.answer(PopResult(0, 0))
 
     def _run_held(self, pop: Pop, until_ms: MonotonicMs | None, only: tuple[str, int] | None = None) -> bool:
@@ -260,12 +261,12 @@ class Popping:
             return False
 
     def _run(self, pop: Pop, until_ms: MonotonicMs | None, only: tuple[str, int] | None = None) -> bool:
-        """Answer or hold a pop; return whether it took messages, and others might be left for the next.
+        """Answer or hold a pop; return whether it took messages, so that some may be left for the next pop.
 
-        only: the queue that a held pop was woken for. It found the others empty: a group with a thousand is
-        not to look at them again with every message.
+        only: the queue that a held pop was woken for. The pop found the other queues empty; a group with a
+        thousand queues must not search them again for every message.
         """
-        if not pop.waiter.connection.is_open:  # It closed while a thread read for it.
+        if not pop.waiter.connection.is_open:  # It closed while a thread was reading.
             return True
         if pop.users_version != self.users_version:
             pop.waiter.answer(PopResult(0, 0))
@@ -284,9 +285,9 @@ class Popping:
             make = self._block if pop.wanted.in_order else self._make_invisible
             pop.waiter.answer(make(pop, taken))
             return taken.rest > 0
-        for share in taken.shares:  # All was filtered out.
+        for share in taken.shares:  # All messages were filtered out.
             self._taking.move_on(pop.wanted.group, share, 0)
-        # Where all was filtered out so far, the client is to pop on; a held pop would wait for a new message.
+        # If more messages remain, the client pops on; a held pop would wait for a new one.
         self._hold_or_answer(pop, None if taken.shares and taken.rest else until_ms)
         return False
 
@@ -304,7 +305,7 @@ class Popping:
             self.visible(pop.wanted.topic, pop.wanted.group)
 
     def _make_invisible(self, pop: Pop, taken: Taken) -> PopResult:
-        """Journal the check points, and move on behind the messages."""
+        """Journal the check points, and move past the messages."""
         wanted, now_ms = pop.wanted, self._clock.monotonic_ms()
         wall_ms = self._clock.wall_ms()
         shares = [share for share in taken.shares if share.offsets]
@@ -357,12 +358,12 @@ class Popping:
         return PopResult(pop_time_ms, ORDERED, shares, taken.rest, ordered=ordered, popped_ms=now_ms)
 
     def _is_full(self, pop: Pop) -> bool:
-        """Return whether a pop would need a check point that its group may not have."""
+        """Return whether a pop needs a check point but its group has reached its limit."""
         needs_check_point = not (pop.is_notification or pop.wanted.in_order)
         return needs_check_point and self._in_flight.is_full_for(pop.wanted.group)
 
     def _unacknowledged(self, group: str) -> str:
-        """Return why a group may pop no more; log it the first time."""
+        """Return why a group may pop no more; log the reason the first time."""
         reason = (
             f"group {group} has {self._in_flight.count_of(group)} pops that are not acknowledged, of"
             f" {len(self._in_flight)} of all groups; acknowledge messages, or pop more of them at once"

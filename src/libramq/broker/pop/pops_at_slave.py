@@ -1,14 +1,14 @@
-"""Pops at an acting slave: which messages groups get while the master is gone, in memory alone; nothing is
-written but offsets.
+"""Pops at an acting slave: which messages groups get while the master is gone. They are in flight in memory
+alone; only offsets are written.
 
     taken ─► in flight, in memory ─┬─► acknowledged ─► done
                                    └─► due ─► taken again
 
-What the slave has in flight when the master is back, or when it ends, the master hands out again. Attempts
-are not counted: a message that fails comes back for as long as the slave acts.
+When the master is back, or the slave ends, the master hands out again the messages in flight here. Attempts
+are not counted: a failing message comes back for as long as the slave acts.
 
-Upstream: PopMessageProcessor, whose slaves pop as masters do. Apache's sends check points to other masters
-(EscapeBridge.putMessageToSpecificQueue), and keeps them in memory where that fails.
+Upstream: PopMessageProcessor, whose slaves pop as masters do. Apache's slave sends check points to other
+masters (EscapeBridge.putMessageToSpecificQueue), and keeps them in memory if that fails.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ from libramq.pop.unwritten import Unwritten
 from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.store.rounds import Rounds
 
-#: Ours: how far the messages of one check point are apart; BatchAck names them by a bit set.
+#: Ours: greatest distance between messages of one check point; BatchAck names them by a bit set.
 DISTANCE_MAX: Final = 4_096
 
 
 class PopsAtSlave:
-    """Has messages handed out again, and forgets everything when the slave does not act any more.
+    """Hands messages out again, and forgets everything when the slave stops acting.
 
-    may_serve: whether pops are served now: it acts, and knows what its master has popped.
+    may_serve: returns whether pops are served: the slave acts, and knows its master's pops.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class PopsAtSlave:
         assert files.pop.unwritten is not None
         self._unwritten, self._in_flight = files.pop.unwritten, files.pop.in_flight
         self._popping = popping
-        #: Notes messages of check points that are in flight here as done.
+        #: Marks messages of check points in flight here as done.
         self.acknowledge = acknowledging.acknowledge_sets
         self.may_serve = may_serve
         self._store, self._end = files.store, 0
@@ -65,9 +65,9 @@ class PopsAtSlave:
         return self._in_flight.find(key) is not None
 
     def settle(self) -> None:
-        """Set the deadline; forget all if the master is back.
+        """Set the deadline; forget everything if the master is back.
 
-        It is back where the log was cut, too: offsets may soon mean other messages.
+        A truncated log also shows that it is back: offsets may soon mean other messages.
         """
         before, self._end = self._end, self._store.end
         is_serving = self.may_serve()
@@ -82,13 +82,13 @@ class PopsAtSlave:
             self._look()
 
     def _look(self) -> None:
-        """Set the deadline to when the next check point is due."""
+        """Set the deadline for the next check point that falls due."""
         due_ms = self._in_flight.next_due_ms
         if due_ms is not None:
             self._rounds.by(due_ms)
 
     def _hand_out_again(self, now_ms: MonotonicMs) -> bool:
-        """Hand out the next check point that is due; return whether there was one."""
+        """Hand out the messages of the next due check point; return whether there was one."""
         check_point = self._in_flight.next_due(now_ms)
         if check_point is None:
             self._look()
@@ -101,10 +101,10 @@ class PopsAtSlave:
 
 
 class TakingAtSlave(Taking):
-    """Finds a group's next messages; first those not acknowledged in time, as no retry topic is written.
+    """Finds a group's next messages, beginning with unacknowledged ones, as no retry topic is written.
 
-    Offsets are committed up to the first message that is not done, so that nothing is lost with this memory;
-    the master gets them when it is back (`broker/cluster/table_copies.py`).
+    Offsets are committed up to the first message that is not done, so that losing this memory loses no
+    message; the master gets the offsets when it is back (`broker/cluster/table_copies.py`).
     """
 
     _positions: Unwritten
@@ -117,7 +117,7 @@ class TakingAtSlave(Taking):
         )
 
     def position(self, wanted: PopSelection, topic: str, queue_id: int) -> int:
-        """Return where a group reads a queue on."""
+        """Return the offset from which a group reads a queue next."""
         queue = (wanted.group, topic, queue_id)
         known = self._positions.next_offset(queue)
         if known is not None:
@@ -127,11 +127,11 @@ class TakingAtSlave(Taking):
         return max(start, self._positions.starts.get(queue, 0))
 
     def move_on(self, group: str, share: Share, log_end: int) -> None:
-        """Note what was handed out."""
+        """Note messages as handed out."""
         self._positions.handed_out((group, share.topic, share.queue_id), share.offsets, share.next_offset)
 
     def settle(self) -> bool:
-        """Commit what is done, some queues at a time; return whether more wait."""
+        """Commit the offsets of done messages, some queues at a time; return whether more wait."""
         changed = self._positions.changed
         for queue in list(islice(changed, PORTION)):
             del changed[queue]
@@ -155,7 +155,7 @@ class TakingAtSlave(Taking):
     def _read_again(
         self, wanted: PopSelection, topic: str, queue_id: int, position: int, room: int, *, may_wait: bool
     ) -> tuple[int, ReadResult] | None:
-        """Return what was not acknowledged in time, as a read; None if there is nothing."""
+        """Return messages that were not acknowledged in time, as a read; None if there are none."""
         queue = (wanted.group, topic, queue_id)
         offsets: list[int] = []
         data: list[bytes | memoryview] = []

@@ -1,8 +1,8 @@
 """Reviving: a popped message that was not acknowledged in time goes to the retry topic, or after too many
 attempts to the dead letters.
 
-A check point that is due: the messages that are not done are copied to the group's retry topic, and are done
-with that, by one append. After as many attempts as the group allows, a message becomes a dead letter instead
+When a check point is due, its unacknowledged messages are copied to the group's retry topic and marked as
+done by one append. After as many attempts as the group allows, a message becomes a dead letter instead
 (Apache's broker leaves that to its clients, which drop it).
 Upstream: PopReviveService.java.
 """
@@ -29,14 +29,14 @@ from libramq.store.rounds import Rounds
 
 log = get_logger(__name__)
 
-#: Ours: how soon reviving is tried again if the store accepts no messages.
+#: Ours: delay before reviving is tried again because the store accepts no messages.
 AGAIN_MS: Final = 100
-#: Ours: bodies that one append copies.
+#: Ours: bytes of message bodies per append.
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Reviving:
-    """Settles check points that are due; `rounds` are held while slaves are asked."""
+    """Settles due check points; `rounds` are held while slaves are asked."""
 
     def __init__(
         self, config: BrokerConfig, files: BrokerFiles, redelivery: Redelivery, kernel: Kernel
@@ -49,7 +49,7 @@ class Reviving:
         self._new_names = config.enable_retry_topic_v2
         is_held = config.asks_slaves or store.config.is_copy
         self.rounds = Rounds(store, kernel, self._revive, again_ms=AGAIN_MS, is_held=is_held)
-        #: Whether the store refused: nothing is tried before the round that is due then.
+        #: Whether the store refused: nothing is tried before the next round.
         self._is_refused = self._is_logged = False
         self._soon = partial(kernel.soon, Phase.TIMERS, self._look)
         if not store.config.is_copy:
@@ -57,7 +57,7 @@ class Reviving:
             self._soon()
 
     def _look(self) -> None:
-        """Set the deadline to when the next check point is due, and keep the journal short.
+        """Set the deadline for the next check point that falls due, and keep the journal short.
 
         A slave leaves both to its master.
         """
@@ -75,7 +75,8 @@ class Reviving:
     def topic_deleted(self, topic: str) -> None:
         """Drop the check points of a topic: its offsets may soon mean other messages.
 
-        The journal has that for Apache's broker; ours leaves them out at a start by the deletion itself.
+        They are journalled as done for Apache's broker only; at a start of ours, the deletion itself drops
+        them.
         """
         self._positions.forget(lambda queue: queue[1] == topic)
         gone = [(each, each.open_bits) for each in self._in_flight if each.topic == topic]
@@ -84,7 +85,7 @@ class Reviving:
                 self._journal.write((), acks, wall_ms=self._clock.wall_ms())
         except BrokerError as error:
             log.warning(
-                "what was popped of a deleted topic is not noted for Apache's broker",
+                "pops of a deleted topic are not journalled for Apache's broker",
                 topic=topic,
                 reason=error.remark,
             )
@@ -92,7 +93,7 @@ class Reviving:
                 self._in_flight.acknowledge(check_point, bits)
 
     def _revive(self, now_ms: MonotonicMs) -> bool:
-        """Settle the next check point that is due; return whether there was one."""
+        """Settle the next due check point; return whether there was one."""
         self._is_refused = False
         self._soon()
         try:
@@ -106,7 +107,7 @@ class Reviving:
         return check_point is not None
 
     def _settle(self, check_point: CheckPoint) -> None:
-        """Make the messages of a check point visible that are not done."""
+        """Make the unacknowledged messages of a check point visible."""
         wall_ms = self._clock.wall_ms()
         for batch in _batches(self._messages(check_point)):
             group = self._groups.get(check_point.group)
@@ -123,7 +124,7 @@ class Reviving:
             self._journal.write((), [(check_point, bits)], copies=copies, wall_ms=wall_ms)
 
     def _messages(self, check_point: CheckPoint) -> Iterator[tuple[int, MessageExt | None]]:
-        """Yield the messages that are not done; None for those that are gone, with their topic perhaps."""
+        """Yield the unacknowledged messages by offset; None for a lost one, whose topic may be lost too."""
         for offset in check_point.open_offsets():
             read = self._store.read(check_point.topic, check_point.queue_id, offset, 1)
             found = undamaged(read.data)
@@ -175,7 +176,7 @@ class Reviving:
         return self._topics.for_group(topic, 1, PERM_READ | PERM_WRITE, wall_ms).topic_name, 0
 
     def _refused(self, error: BrokerError) -> None:
-        """Try again soon; what is refused again is not logged again."""
+        """Try again soon; log only the first of several refusals."""
         if not self._is_logged:
             log.warning("unacknowledged messages wait: the store accepts no messages", reason=error.remark)
         self._is_refused = self._is_logged = True
@@ -185,7 +186,7 @@ class Reviving:
 def _batches(
     messages: Iterable[tuple[int, MessageExt | None]],
 ) -> Iterator[list[tuple[int, MessageExt | None]]]:
-    """Yield messages in batches that one append takes."""
+    """Group messages into batches for one append each."""
     batch: list[tuple[int, MessageExt | None]] = []
     size = 0
     for each in messages:

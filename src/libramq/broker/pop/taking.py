@@ -1,10 +1,10 @@
-"""Taking: which messages a pop gets: from which queues first (by turns, by priority), how often from the
-retry topic (a fifth), how many at most.
+"""Taking: which messages a pop gets: the order of queues (by turns, by priority), the share of the retry
+topic (a fifth), and the limits.
 
     one queue, or all in turn from the next one on         the topic's
     and the retry topic: first for a fifth of the pops, for the others if there is room
 
-    of a topic of priorities (`message.type=PRIORITY`) all from the last to the first, then the retry topic
+    of a topic with priorities (`message.type=PRIORITY`): all from the last to the first, then the retry topic
 
 Upstream: PopMessageProcessor.popMsgFromTopic, popMsgFromQueue, getInitOffset.
 """
@@ -34,19 +34,20 @@ from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 
 #: BrokerConfig.popFromRetryProbability, in percent.
 RETRY_FIRST_PERCENT: Final = 20
-#: Ours: queues in which one pop examines messages that it does not want: each is up to 800, in some 5 ms.
+#: Ours: queues per pop in which only unwanted messages are examined: up to 800 each, in some 5 ms.
 SCANS_MAX: Final = 2
-#: Ours: steps of a filtered read that one pop makes, for 800 messages (maxMessageFilterNum); fewer with many
-#: lookups in each message. A consumer whose messages all lie further behind pops again at once.
+#: Ours: steps of a filtered read per pop, for 800 messages (maxMessageFilterNum); fewer if a message takes
+#: many lookups. A consumer whose messages all lie further behind pops again at once.
 STEPS_MAX: Final = 25
-#: Ours: messages of one pop that takes more than one check point has, and the bytes with which any pop ends:
-#: each queue that is read gives at least one message, and an answer has to fit into a frame of 16 MiB.
+#: Ours: messages of one pop that may get several check points of a queue.
 MESSAGES_OF_A_POP_MAX: Final = 1024
+#: Ours: any pop ends with this size. Each queue read gives at least one message, and an answer must fit into
+#: a frame of 16 MiB.
 POP_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Ours: groups and topics whose turns are known.
+#: Ours: groups and topics whose turns are remembered.
 TURNS_MAX: Final = 4096
 _SIZE_AND_OFFSET: Final = struct.Struct(">i16xq")
-#: Where these are among RecordFields.
+#: Positions in RecordFields.
 _SIZE: Final = 0
 _RECONSUME_TIMES: Final = 12
 _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY})
@@ -55,9 +56,10 @@ _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFL
 class PopSelection(msgspec.Struct, eq=False, kw_only=True):
     """The messages that a pop selects.
 
-    queue_id: -1 for any. from_end: where a group begins that is new to a topic.
-    in_order: the queues' messages go to one consumer at a time; attempt_id: whose, if it repeats its pop.
-    tag_codes: of the wanted messages; None: all. message_filter: what they must pass as well.
+    queue_id: -1 for any. from_end: where a group that is new to a topic begins.
+    in_order: the queues' messages go to one consumer at a time; attempt_id: identifies a pop, so that its
+    repetition is not blocked.
+    tag_codes: of the wanted messages; None: all. message_filter: a further condition.
     """
 
     group: str
@@ -72,7 +74,7 @@ class PopSelection(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Share(NamedTuple):
-    """The contribution of one queue: messages from `start` on. The queue is read on at `next_offset`."""
+    """One queue's messages, from `start` on. The next read of the queue begins at `next_offset`."""
 
     topic: str
     queue_id: int
@@ -83,25 +85,26 @@ class Share(NamedTuple):
 
     @property
     def is_retry(self) -> bool:
-        """Return whether its messages were popped before."""
+        """Return whether the messages were popped before."""
         return self.topic.startswith(names.RETRY_PREFIX)
 
     @property
     def failures(self) -> int:
-        """Return how often one of its messages has failed, at most."""
+        """Return the highest number of failed attempts among the messages."""
         return max(_reconsume_times(self.records), default=0) if self.is_retry else 0
 
     def parts(self) -> Iterator[tuple[int, Sequence[int]]]:
-        """Yield the check points that its messages have: where each starts, and the offsets in it."""
+        """Yield the check points of the messages: where each starts, and the offsets in it."""
         start, offsets = self.start, self.offsets
         for first in range(0, len(offsets), MESSAGES_MAX):
             yield start if first == 0 else offsets[first], offsets[first : first + MESSAGES_MAX]
 
 
 class Taken(NamedTuple):
-    """The result of a pop. shares: also of queues that were only skipped on. rest: messages left behind.
+    """The result of a pop. shares: may include queues that were only skipped ahead. rest: messages left
+    behind.
 
-    cold: what must be read from the disk first; then nothing was taken.
+    cold: ranges to be read from the disk first; then nothing was taken.
     """
 
     shares: Sequence[Share] = ()
@@ -110,14 +113,14 @@ class Taken(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Return how many messages it has."""
+        """Return the number of messages."""
         return sum(len(share.offsets) for share in self.shares)
 
 
 class Taking:
     """Finds the next messages of a group, and keeps its positions.
 
-    is_blocked: whether a queue that is popped in order is. moved: called when there is something to commit.
+    is_blocked: returns whether an ordered queue is blocked. moved: called when there is something to commit.
     """
 
     def __init__(
@@ -138,18 +141,18 @@ class Taking:
         self._clock = clock
         self._offsets = offsets
         self._random = randomness
-        #: By group and topic: where the next pop begins, behind the last queue popped; else anywhere.
+        #: By group and topic: the queue after the last one popped, where the next pop begins; by default any.
         self._turns: dict[tuple[str, str], int] = {}
         offsets.observe_removal(self._forget)
         offsets.on_return = self._returned
 
     def take(self, wanted: PopSelection, only: tuple[str, int] | None = None, *, may_wait: bool) -> Taken:
-        """Return the next messages, at most as many as wanted; only: of this queue."""
+        """Return the next messages, at most as many as wanted. only: take them from this queue."""
         shares: list[Share] = []
         room, size, rest, scans = wanted.count_max, 0, 0, 0
         for topic, queue_id in self._queues(wanted, only):
             if wanted.in_order and self._is_blocked((wanted.group, topic, queue_id), wanted.attempt_id):
-                continue  # What waits there is no reason to pop again at once.
+                continue  # Messages of a blocked queue are no reason to pop again at once.
             position = self.position(wanted, topic, queue_id)
             if room <= 0 or size >= POP_BYTES_MAX or scans >= SCANS_MAX:
                 rest += max(0, self._store.max_offset(topic, queue_id) - position)
@@ -169,7 +172,7 @@ class Taking:
         return Taken(shares, rest)
 
     def has_any(self, wanted: PopSelection, only: tuple[str, int] | None = None) -> bool:
-        """Return whether a group has messages to take, whatever their tags; only: in this queue."""
+        """Return whether a group has messages to take, regardless of tags. only: in this queue."""
         return any(
             self._store.max_offset(topic, queue_id) > self.position(wanted, topic, queue_id)
             for topic, queue_id in self._queues(wanted, only)
@@ -177,14 +180,16 @@ class Taking:
         )
 
     def position(self, wanted: PopSelection, topic: str, queue_id: int) -> int:
-        """Return where a group reads a queue on; raises BrokerError if the store cannot note a reset."""
+        """Return the offset from which a group reads a queue next; raises BrokerError if a reset cannot be
+        stored.
+        """
         queue = (wanted.group, topic, queue_id)
         reset = self._offsets.take_reset(wanted.group, topic, queue_id)
         if reset is not None:
             self._offsets.commit(wanted.group, topic, queue_id, reset)
         committed = self._offsets.query(wanted.group, topic, queue_id)
         if wanted.in_order:
-            # What is not acknowledged is delivered again: the committed offset is the position.
+            # Unacknowledged messages are delivered again, so the committed offset is the position.
             return committed if committed is not None else self._first(wanted, topic, queue_id)
         known = self._positions.find(queue, committed)
         if known is not None and reset is None:
@@ -204,7 +209,7 @@ class Taking:
         self.note_turn(group, share)
 
     def note_turn(self, group: str, share: Share) -> None:
-        """Have the group's next pop of the topic begin behind this queue."""
+        """Let the group's next pop of the topic begin behind this queue."""
         if len(self._turns) >= TURNS_MAX:
             self._turns.clear()
         self._turns[group, share.topic] = share.queue_id + 1
@@ -217,14 +222,16 @@ class Taking:
         flushed = self._store.flushed_offset
         for queue, offset in islice(self._positions.due(flushed), PORTION):
             group, topic, queue_id = queue
-            # The committed offset is still the one that was read from.
+            # Nobody has moved the committed offset since the read.
             if self._positions.find(queue, self._offsets.query(group, topic, queue_id)) is not None:
                 self._offsets.commit(group, topic, queue_id, offset)
                 self._positions.committed(queue, self._offsets.query(group, topic, queue_id))
         return bool(waiting) and waiting[0][0] <= flushed
 
     def _returned(self, queue: QueueOfGroup, before: int | None) -> None:
-        """Keep a position that is ahead of an offset which a slave has returned: nobody else has set it."""
+        """Keep a position that is ahead of an offset returned by a slave: the offset was not set by anyone
+        else.
+        """
         position, committed = self._positions.find(queue, before), self._offsets.query(*queue)
         if position is not None and committed is not None and position >= committed:
             self._positions.committed(queue, committed)
@@ -234,7 +241,7 @@ class Taking:
         self._positions.forget(lambda queue: queue[0] == group)
 
     def _first(self, wanted: PopSelection, topic: str, queue_id: int) -> int:
-        """Return where a group begins that is new to a queue."""
+        """Return where a group that is new to a queue begins."""
         first = self._store.min_offset(topic, queue_id)
         if not wanted.from_end or topic.startswith(names.RETRY_PREFIX):
             return first
@@ -243,7 +250,7 @@ class Taking:
         return max(0, self._store.max_offset(topic, queue_id) - 1)
 
     def retry_topics(self, topic: str, group: str) -> list[TopicConfig]:
-        """Return the retry topics of a group for a topic that exist."""
+        """Return the existing retry topics of a group for a topic."""
         named = (names.pop_retry_topic(topic, group, is_new=is_new) for is_new in (False, True))
         return [
             config
@@ -252,15 +259,17 @@ class Taking:
         ]
 
     def _is_anothers(self, topic: str) -> bool:
-        """Return whether a retry topic under an old name, which gets no messages now, is another group's."""
+        """Return whether a retry topic under an old name is another group's; this broker sends none there
+        now.
+        """
         return self._has_new_names and topic.removeprefix(names.RETRY_PREFIX) in self._groups
 
     def _read(
         self, wanted: PopSelection, topic: str, queue_id: int, position: int, room: int, *, may_wait: bool
     ) -> tuple[int, ReadResult]:
-        """Read a queue from an offset on, or from the nearest that it has; return that as well."""
+        """Read a queue from an offset, or from the nearest existing one; return that offset as well."""
         result = self._read_from(wanted, topic, queue_id, position, room, may_wait=may_wait)
-        if result.status in _MOVED:  # Its messages are gone, or it was made again.
+        if result.status in _MOVED:  # Its messages have expired, or the queue was created again.
             position = result.next_offset
             result = self._read_from(wanted, topic, queue_id, position, room, may_wait=may_wait)
         return position, result
@@ -269,7 +278,8 @@ class Taking:
         self, wanted: PopSelection, topic: str, queue_id: int, offset: int, room: int, *, may_wait: bool
     ) -> ReadResult:
         store = self._store
-        bytes_max = POP_BYTES_MAX if room > MESSAGES_MAX else None  # None: what one read of Apache's returns.
+        # None: the limit of one read, as in Apache's.
+        bytes_max = POP_BYTES_MAX if room > MESSAGES_MAX else None
         if wanted.message_filter is None:
             return store.read(topic, queue_id, offset, room, bytes_max, wanted.tag_codes, may_wait=may_wait)
         read = store.filtered_read(
@@ -290,7 +300,7 @@ class Taking:
             return
         config = self._topics.get(wanted.topic)
         retries = [] if wanted.in_order else self.retry_topics(wanted.topic, wanted.group)
-        # A reply tells retry topics apart by their version only; one of them has its turn.
+        # A reply distinguishes retry topics only by version, so only one of them has its turn.
         retry = self._random.choice(retries) if retries else None
         by_priority = config is not None and not wanted.in_order and is_of_priorities(config)
         is_first = self._random.randrange(100) < RETRY_FIRST_PERCENT and not by_priority
@@ -316,12 +326,12 @@ class Taking:
 
 
 def _offsets_from(start: int, result: ReadResult) -> Sequence[int]:
-    """Return the queue offsets of the records of a read that began at an offset."""
+    """Return the queue offsets of the records of a read that began at `start`."""
     if (
         result.count == result.next_offset - start
         and _SIZE_AND_OFFSET.unpack_from(result.data[0])[1] == start
     ):
-        return range(start, result.next_offset)  # None was left out, so none has to be looked at.
+        return range(start, result.next_offset)  # No record was left out, so no record need be decoded.
     return tuple(queue_offsets(result.data))
 
 
@@ -339,7 +349,7 @@ def queue_offsets(pieces: Sequence[bytes | memoryview]) -> list[int]:
 
 
 def _reconsume_times(pieces: Sequence[bytes | memoryview]) -> list[int]:
-    """Return how often records have failed; where that is depends on the lengths of their hosts."""
+    """Return how often records have failed; the field's position depends on the lengths of the hosts."""
     found: list[int] = []
     for piece in pieces:
         at, end = 0, len(piece)
