@@ -1,3 +1,3 @@
-"""Messages at a broker, for every protocol: sent, made durable, read, held for readers, delivered late or
-again.
+"""Messages at a broker, for every protocol: sending, durability, reading, held reads, and late or repeated
+delivery.
 """

@@ -1,8 +1,8 @@
 """Arrivals: when `visible_offset` moves, which held pulls, pops, delay levels and timers are notified of new
 messages.
 
-`store.visible_offset` alone decides what can be read; whenever it moves, held pulls and delay levels are
-notified here.
+`store.visible_offset` alone decides which messages can be read; whenever it moves, the listeners are notified
+here.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ class TopicListener(Listener, Protocol):
 
 
 class Arrivals:
-    """Reports what the store collects, after each event that changed it.
+    """Notifies listeners of new messages after each event that changed the store.
 
-    listeners: of every topic, in their order; those of one topic come after them.
+    listeners: those of every topic, in their order; those of one topic come after them.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class Arrivals:
         self._by_topic = {listener.topic: (*listeners, listener) for listener in of_one_topic}
 
     def report(self) -> None:
-        """Notify all listeners, and then who waits for any change of the store."""
+        """Notify all listeners, and then all callers that wait for any change of the store."""
         touched, waiting = self._store.take_changes()
         for (topic, queue_id), end in touched.items():
             for listener in self._by_topic.get(topic, self._listeners):
                 try:
                     listener.arrived(topic, queue_id, end)
-                except Exception:  # The store reports it only once: the other listeners need it now.
+                except Exception:  # The store reports a change only once: the other listeners need it now.
                     log.exception(
                         "held pulls could not be woken for new messages", topic=topic, queue_id=queue_id
                     )

@@ -1,4 +1,4 @@
-"""The creation rate: how many topics and groups may be created by use in a second, by one connection and in
+"""The creation rate: how many topics and groups per second may be created by use, by one connection and in
 total.
 
 A topic costs its broker files, and every name server and client a line of each route; a producer that invents
@@ -12,8 +12,8 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.connection import Connection
 
-#: Ours; upstream has no limit. Enough for a producer that begins with all its topics at once, and then adds
-#: few.
+#: Ours; upstream has no limit. Enough for a producer that begins with all its topics at once, and adds few
+#: later.
 PER_CONNECTION_AT_ONCE: Final = 500
 PER_CONNECTION_A_SECOND: Final = 20
 #: Ours: enough for the start of a deployment.
@@ -49,7 +49,7 @@ class CreationRate:
         self._by_connection: dict[Connection, _Bucket] = {}
 
     def take(self, connection: Connection, topic: str, now_ms: MonotonicMs) -> None:
-        """Count a topic that a send creates; raises SystemBusy if those are too many."""
+        """Count a topic created by a send; raises SystemBusy over the limit."""
         bucket = self._by_connection.get(connection)
         if bucket is None:
             bucket = self._by_connection[connection] = _Bucket(PER_CONNECTION_AT_ONCE, now_ms)

@@ -1,8 +1,8 @@
 """Delivery: when due messages of delay levels and timers are stored in their topics, and how soon a failed
-delivery is tried again.
+delivery is retried.
 
-Both are rounds: they sleep until the next message is due, and move on when one is stored. A slave leaves them
-to its master, and a master that asks its slaves first holds them (`rounds`).
+Both run in rounds: they sleep until the next message is due, and continue when one is stored. A slave leaves
+delivery to its master; a master that asks its slaves first holds its rounds (`rounds`).
 """
 
 from typing import Final
@@ -15,9 +15,10 @@ from libramq.store.message_store import MessageStore
 from libramq.store.rounds import Rounds
 from libramq.timers.timer_files import TimerFiles
 
-#: Ours: how soon delivery is retried if the store accepts no messages, or the next message is not flushed.
+#: Ours: delay before delivery is retried because the store accepts no messages or the next is not flushed.
 AGAIN_MS: Final = 100
-#: Ours: the longest sleep while timers wait. If the wall clock is set forward, they are no later than this.
+#: Ours: the longest sleep while timers wait. If the wall clock is set forward, messages are at most this
+#: late.
 LOOK_MS: Final = 10_000
 
 
@@ -52,7 +53,7 @@ class LevelDelivery:
         return False
 
     def _look(self, now_ms: MonotonicMs, *, wait_ms_min: int) -> None:
-        """Set the deadline; due messages that were not delivered wait for the store."""
+        """Set the deadline; due but undelivered messages wait for the store."""
         due_ms = self._schedule.next_due_ms(now_ms)
         if due_ms is not None:
             self.rounds.by(max(due_ms, now_ms + wait_ms_min) if due_ms <= now_ms else due_ms)
@@ -75,12 +76,12 @@ class TimerDelivery:
         self.rounds.by(self._clock.monotonic_ms())
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """Note that a timer message was stored; after entries of POP alone there is nothing to do."""
+        """Note that a timer message was stored; entries of POP alone need no delivery."""
         if not self.rounds.is_held and self._timers.skip_entries() < end:
             self.rounds.by(self._clock.monotonic_ms())
 
     def close(self) -> None:
-        """Finish the slot that is being delivered, so that none of it is delivered again after a start."""
+        """Finish delivering the current slot, so that none of it is delivered again after a start."""
         if not self._is_slave:
             self._timers.finish_slot(self._clock.wall_ms())
 

@@ -1,8 +1,8 @@
-"""Drafts: a message, or a batch of them, as protocols hand it to `Sending`; which messages no batch may have,
-and how a batch is cut into runs.
+"""Drafts: a message, or a batch, in the form in which protocols pass it to `Sending`; the messages that no
+batch may contain, and how a batch is cut into runs.
 
-A batch's messages are made some at a time, as often as they are needed. In queues of batches
-(`queue.type=BatchCQ`) it is one record, with its messages as they came.
+The messages of a batch are built some at a time, as often as they are needed. In queues of batches
+(`queue.type=BatchCQ`) a batch is one record, with its messages unchanged.
 
 Upstream: SendMessageProcessor.sendBatchMessage.
 """
@@ -25,30 +25,31 @@ from libramq.message.sys_flag import MULTI_TAGS, TRANSACTION_MASK, WRAPPED
 from libramq.message.tags import tag_code
 from libramq.store.log.append import MessageRun, StoreMessage
 
-#: Ours: messages of a batch that one append stores where their properties must be looked at one by one; each
-#: takes 5 to 20 µs. So many or fewer are stored all or none.
+#: Ours: messages of a batch per append if their properties must be examined one by one; each takes 5 to 20
+#: µs. A batch of at most this many is stored as a whole or not at all.
 RUN_ITEMS_MAX: Final = 128
-#: Ours: where they need not; each takes 1 to 2 µs. A batch of our producer's has 1,000.
+#: Ours: messages per append otherwise; each takes 1 to 2 µs. A batch of our producer's has 1,000.
 PLAIN_RUN_ITEMS_MAX: Final = 1_024
-#: Ours: and at most so many bytes, which takes 1 to 2 ms.
+#: Ours: bytes per append, which take 1 to 2 ms.
 PLAIN_RUN_BYTES_MAX: Final = 5 * 256 * 1024
 
 _MARK: Final = p.KAFKA_PRODUCER.encode()
 
-#: Steps that make a record, or none.
+#: Steps that build a record, or none.
 Making = Generator[None, None, StoreMessage | None]
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A message in its protocol's form. A Struct, because one is made for every incoming message.
+    """A message in its protocol's form. A Struct, because every incoming message needs one.
 
-    queue_id: below 0: any. properties: the stored text (`message.properties`), with a separator behind each.
-    born_ms: when its producer made it; None: now. body: as it is stored, so compressed if sys_flag says so.
-    reconsume_times, reconsume_times_max: of a message that is tried again; None: its group's. template: the
-    topic from which a missing one is created, with so many queues; empty: it must exist.
-    is_batch: the body is of several messages (`message.batch`), which may be stored as one record in queues
-    of batches if they have one id, or need no others (has_one_id). record_count: the body is of so many
-    messages in a form of the protocol's own (`message.inner_batch`).
+    queue_id: below 0: any. properties: the stored text (`message.properties`), with a separator after each.
+    born_ms: when its producer made it; None: now. body: as stored, so compressed if sys_flag says so.
+    reconsume_times, reconsume_times_max: attempts of a retried message, and their limit; None: its group's.
+    template: the topic from which a missing topic is created, with `template_queues` queues; empty: it must
+    exist.
+    is_batch: the body has several messages (`message.batch`), which queues of batches may store as one record
+    if they have one id, or need no others (has_one_id).
+    record_count: the body has this many messages in the protocol's own form (`message.inner_batch`).
     """
 
     topic: str
@@ -71,7 +72,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 class SentBatch:
     """A draft of several messages; iterating raises BrokerError for a bad one.
 
-    completed: returns properties as they are stored, and the unique key (`Sending.completed`).
+    completed: returns the properties to be stored, and the unique key (`Sending.completed`).
     """
 
     def __init__(
@@ -99,19 +100,19 @@ class SentBatch:
         self._may_have_marks = _MARK in draft.body or p.KAFKA_PRODUCER in draft.properties
 
     def __iter__(self) -> Iterator[MessageRun]:
-        """Make the messages again, some at a time: a large batch is iterated twice rather than held."""
+        """Build the messages anew, some at a time: a large batch is iterated twice rather than held."""
         data, start = self.data, 0
         while start < len(data):
             columns, start = decode_columns(data, start, PLAIN_RUN_ITEMS_MAX, PLAIN_RUN_BYTES_MAX)
             yield from self._runs(columns)
 
     def at_once(self) -> list[MessageRun]:
-        """Make the messages of a batch of at most RUN_ITEMS_MAX: one run, stored as a whole or not."""
+        """Build the messages of a batch of at most RUN_ITEMS_MAX: one run, stored entirely or not at all."""
         data, start = self.data, 0
         flags: list[int] = []
         bodies: list[bytes] = []
         properties: list[bytes] = []
-        while start < len(data):  # Twice where smaller messages follow an even run.
+        while start < len(data):  # Repeats if smaller messages follow an even run.
             columns, start = decode_columns(data, start, RUN_ITEMS_MAX, len(data))
             flags += columns.flags
             bodies += columns.bodies
@@ -119,10 +120,10 @@ class SentBatch:
         return list(self._runs(BatchColumns(flags, bodies, properties))) if flags else []
 
     def whole(self) -> Making:
-        """Make one record of all messages, checked some at a time; RemoteProtocolError if one is cut off.
+        """Build one record of all messages, checking some at a time; RemoteProtocolError if one is cut off.
 
-        None if they must be stored one by one: they are too many for a record, or none, or one of them has
-        a property by which the broker acts or which it refuses, or the batch itself has.
+        None if they must be stored one by one: there are too many for a record, or none; or one of them, or
+        the batch itself, has a property that the broker acts on or refuses.
         """
         draft, data = self._draft, self.data
         text = draft.properties
@@ -158,14 +159,14 @@ class SentBatch:
         )
 
     def _runs(self, columns: BatchColumns) -> Iterator[MessageRun]:
-        """Make messages as they are stored.
+        """Build messages in stored form.
 
-        Properties in which nothing is special, as nearly all are, are completed without being decoded, those
-        of all messages together if possible.
+        Ordinary properties, as in nearly all messages, are completed without being decoded, and for all
+        messages together if possible.
         """
         flags, bodies, properties = columns
         is_plain = not self._draft.sys_flag & TRANSACTION_MASK
-        if self._may_have_marks:  # Of Kafka's producers alone, as in `Sending`.
+        if self._may_have_marks:  # Only Kafka producers may set marks, as in `Sending`.
             properties = [_without_mark(each) for each in properties]
         plain = self._properties.suffix_of_all_plain(properties) if is_plain else None
         if plain is not None and max(map(len, properties)) + len(plain[0]) <= p.PROPERTIES_BYTES_MAX:
@@ -188,7 +189,7 @@ class SentBatch:
         suffix: bytes = b"",
     ) -> MessageRun:
         draft = self._draft
-        times = max(draft.reconsume_times, 0)  # Attempts are counted from here to the dead letters.
+        times = max(draft.reconsume_times, 0)  # Attempts are counted until the dead letters.
         return MessageRun(
             draft.topic, self._queue_id, bodies, properties, codes, flags, suffix, draft.sys_flag,
             self._born_ms, self._born_host, times,
@@ -201,7 +202,7 @@ class SentBatch:
         return plain[0], _tag_code(properties.decode()) if plain[1] else 0
 
     def _checked(self, encoded: bytes) -> tuple[bytes, int]:
-        """Return a message's properties as they are stored, and its tag code; raises BrokerError."""
+        """Return a message's properties in stored form, and its tag code; raises BrokerError."""
         text = encoded.decode("utf-8", "replace")
         if half.is_marked(text, 0):
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction")
@@ -211,7 +212,7 @@ class SentBatch:
         ):
             # Apache's broker delivers it at once (asyncPutMessages looks at the batch's own properties).
             raise broker_error(
-                ResponseCode.MESSAGE_ILLEGAL, "a message that waits until a time cannot be sent in a batch"
+                ResponseCode.MESSAGE_ILLEGAL, "a timer message cannot be sent in a batch"
             )
         properties = self._text_completed(text)[0].encode("utf-8", "replace")
         if len(properties) > p.PROPERTIES_BYTES_MAX:  # A batch is stored as a whole or not at all.

@@ -1,14 +1,14 @@
-"""Durability: when the log is flushed (SYNC_FLUSH, ASYNC_FLUSH), by a thread or the loop, which replies wait
-for it, and for how long.
+"""Durability: when the log is flushed (SYNC_FLUSH, ASYNC_FLUSH), on a thread or the loop, and which replies
+wait for it how long.
 
     ReplyWhenDurable ─► parked, by offset ─► plan ─► run_flush ─► done | failed ─► answers, in groups
                                                      on a thread, or on the loop while the disk is fast
 
-The log and the consume queues have a lane each, with one flush at a time: replies that wait for the log do
-not wait for queues. A flush of the log begins after the events that are ready now, so that all sends that
-have arrived share it; at once if one connection sends alone. A thread costs a flush as much as a fast disk
-takes, as thread and loop are woken and contend for the interpreter. So brief flushes of the log are the
-loop's (`runtime.asyncio_seams`).
+The log and the consume queues have a lane each, with one flush at a time, so replies that wait for the log do
+not wait for queues. A flush of the log begins after all ready events, so that all sends that have arrived
+share it; at once if only one connection sends. Handing a flush to a thread costs as much as a fast disk
+takes, because thread and loop are woken and contend for the interpreter. So brief flushes of the log run on
+the loop (`runtime.asyncio_seams`).
 
 Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
 """
@@ -34,26 +34,26 @@ from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: How often a plan is requested while something is not on the disk; the plan decides what is due.
+#: How often a plan is requested while data is not on the disk; the plan decides what is due.
 POLL_MS: Final = 100
-#: Ours: how often the store's directories are looked for, whether or not anything is written.
+#: Ours: how often the existence of the store's directories is checked, even if nothing is written.
 DIRECTORIES_MS: Final = 2_000
-#: Ours: how long others have the loop between two slices of the queues' flush, of up to 10 ms each.
+#: Ours: pause for other events between slices of the queues' flush, which take up to 10 ms each.
 SLICE_PAUSE_MS: Final = 5
-#: Ours: how much the loop flushes by itself at most; 64 senders of 2 KiB bring half of it.
+#: Ours: most bytes that the loop flushes by itself; 64 senders of 2 KiB bring half of them.
 BRIEF_BYTES_MAX: Final = 256 << 10
-#: Ours: after a flush that took longer the disk is not made to begin early: where its queue is full, the loop
-#: would wait for that, too.
+#: Ours: after a slower flush, early writing is not requested: on a disk with a full queue, the loop would
+#: wait for that request, too.
 EARLY_MS_MAX: Final = 10
 #: MessageStoreConfig.syncFlushTimeout.
 SYNC_FLUSH_TIMEOUT_MS: Final = 5_000
 
 
 class Lane:
-    """Flushes of one kind, one at a time. plan: returns what is due; done, failed: take the result.
+    """Flushes of one kind, one at a time. plan: returns the due flush; done, failed: take the result.
 
-    is_deferred: whether a flush begins only after the events that are ready. is_brief: whether a plan is
-    little enough for the event loop's own thread (`Run.is_brief`).
+    is_deferred: whether a flush begins only after all ready events. is_brief: whether a plan is small enough
+    for the event loop's own thread (`Run.is_brief`).
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Lane:
         self._failed = failed
         self._clock = kernel.clock
         self._began_ms = MonotonicMs(0)
-        #: Called with how long each flush took, in milliseconds; None: nobody counts them.
+        #: Called with the duration of each flush, in milliseconds; None by default.
         self.observer: Callable[[int], None] | None = None
         self.is_running = self._is_wanted = self._is_postponed = False
         self._unfinished: FlushPlan | None = None
 
     def begin(self, *, gathers: bool = True) -> None:
-        """Start a flush if one is due, after the flush under way. gathers: also after what is ready."""
-        if self._is_postponed:  # The poll tries again, not each event that the failure brings about.
+        """Start a flush if one is due, after the flush under way. gathers: also after the ready events."""
+        if self._is_postponed:  # The poll tries again, not every event that follows from the failure.
             return
         if self.is_running or not (self._is_deferred and gathers):
             self.begin_at_once()
@@ -99,7 +99,7 @@ class Lane:
         self.begin_at_once()
 
     def begin_at_once(self) -> None:
-        """Start a flush if one is due, after the flush under way and no other event."""
+        """Start a flush if one is due, after the flush under way but no other event."""
         if self.is_running:
             self._is_wanted = True
             return
@@ -121,8 +121,8 @@ class Lane:
             self.observer(self._clock.monotonic_ms() - self._began_ms)
         if isinstance(result, SyncFailed):
             self._failed(result)
-        # Out of descriptors or threads, perhaps. The same plan is run again: another would not have its
-        # journals and directories, and without flushes no message would ever be safe again.
+        # Perhaps descriptors or threads ran out. Run the same plan again: another would lack its journals and
+        # directories, and without flushes no message would ever be safe again.
         elif isinstance(result, BaseException):
             self._unfinished = plan
             self._postpone(result)
@@ -141,7 +141,7 @@ class Lane:
 
 
 class Durability:
-    """Flushes the store, and answers those who wait for it; a `kernel.purgatory.Gate`."""
+    """Flushes the store, and answers waiting replies; a `kernel.purgatory.Gate`."""
 
     def __init__(
         self,
@@ -174,12 +174,12 @@ class Durability:
         )
         self._waiting: deque[tuple[int, MonotonicMs, Gated]] = deque()
         self._time_limit = kernel.deadlines.new(self._expire)
-        self._sender_number = 0  # Of the connection that waited last.
+        self._sender_number = 0  # The number of the connection that waited last.
         self._planned_ms = MonotonicMs(0)
         self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         store.flush_wanted = self._journals.changed = partial(kernel.soon, Phase.FLUSH, self.settle)
         store.flush_wanted()
-        self._is_fast = True  # The log's last flush.
+        self._is_fast = True  # As of the log's last flush.
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         """Park replies until the log is on the disk up to an offset."""
@@ -203,15 +203,15 @@ class Durability:
             self._log.begin(gathers=not is_alone)
 
     def observe_flushes(self, observer: Callable[[int], None]) -> None:
-        """Set a function to be called with how long each flush of the log took, in milliseconds."""
+        """Set a function to be called with the duration of each flush of the log, in milliseconds."""
         self._log.observer = observer
 
     def is_flushing(self) -> bool:
-        """Return whether a thread flushes the log or the queues."""
+        """Return whether the log or the queues are being flushed."""
         return self._log.is_running or self._queues.is_running
 
     def settle(self) -> None:
-        """Flush what was stored, and after a flush under way what that does not cover; wait for more."""
+        """Flush the stored data, including that not covered by a flush under way; then wait for more."""
         store = self._store
         if not self._log.is_running and (self._journals.is_wanted or store.is_flush_wanted):
             self._journals.is_wanted = False
@@ -226,7 +226,7 @@ class Durability:
             store.when_changed(self.settle)
 
     def _plan_log(self) -> FlushPlan | None:
-        """Return the log's flush that is due, including the tables' journals."""
+        """Return the due flush of the log, including the tables' journals."""
         now_ms = self._planned_ms = self._clock.monotonic_ms()
         plan = self._store.plan_log_flush(now_ms)
         journals = self._journals.plan()
@@ -238,7 +238,7 @@ class Durability:
         return msgspec.structs.replace(plan, paths=(*plan.paths, *journals.paths), directories=directories)
 
     def _is_brief(self, plan: FlushPlan) -> bool:
-        """Return whether a plan is little, somebody waits for it, and the disk does nothing else of ours."""
+        """Return whether a plan is small, a reply waits for it, and we do not use the disk otherwise."""
         return (
             bool(self._waiting)
             and plan.is_of_log_alone
@@ -247,13 +247,13 @@ class Durability:
         )
 
     def _expire(self, now_ms: MonotonicMs) -> None:
-        """Answer those whose time is up; all wait equally long. It is not moved when one is answered."""
+        """Answer expired replies; all wait equally long. An earlier answer does not move the deadline."""
         try:
             while self._waiting and (self._waiting[0][1] <= now_ms or not self._waiting[0][2].is_parked):
                 parked = self._waiting.popleft()[2]
                 if self._purgatory.release(parked):
                     parked.fail(Missing.ANSWER)
-        finally:  # Even if one cannot be answered: they have no other deadline.
+        finally:  # Even if an answer fails: the others have no other deadline.
             if self._waiting:
                 self._time_limit.at(self._waiting[0][1])
 
@@ -268,7 +268,7 @@ class Durability:
     def _look(self, _: MonotonicMs) -> None:
         self._log.begin_at_once()
         self._queues.begin_at_once()
-        self._store.flush_wanted()  # Less than was stored may have been due.
+        self._store.flush_wanted()  # Perhaps only a part was due.
 
     def _log_done(self, plan: FlushPlan) -> None:
         """Handle the end of a flush of the log and the journals."""
@@ -280,7 +280,7 @@ class Durability:
         self._journals.complete(through)
 
     def _done(self, plan: FlushPlan) -> None:
-        """Handle the end of a flush, and answer those who waited for it."""
+        """Handle the end of a flush, and answer the replies that waited for it."""
         self._store.complete_flush(plan)
         flushed = self._store.flushed_offset
         while self._waiting and self._waiting[0][0] <= flushed:
@@ -289,12 +289,12 @@ class Durability:
                 parked.succeed()
 
     def _failed(self, error: SyncFailed) -> None:
-        """Stop: after a failed flush nothing can be promised any more."""
+        """Stop: after a failed flush, nothing can be guaranteed."""
         log.error("nothing can be stored durably; the store accepts no more messages", reason=str(error))
         self._store.fail_flush(error)
         self._journals.fail(str(error))
         self._is_broken = True
-        while self._waiting:  # If one cannot be answered, the others are when their time is up.
+        while self._waiting:  # If an answer fails, the other replies are answered when they expire.
             parked = self._waiting.popleft()[2]
             if self._purgatory.release(parked):
                 parked.fail(Missing.DISK)

@@ -1,11 +1,11 @@
-"""Fetching: reads of several queues without a group, as Kafka's Fetch: how long one is held, how many bytes
-it waits for, and how many are read at once.
+"""Fetching: reads of several queues without a group, as by Kafka's Fetch: how long one is held, how many
+bytes it waits for, and how many queues are read at once.
 
-    Fetch ─► read all ─┬─► answered            enough bytes, a queue that is refused, or it does not wait
+    Fetch ─► read all ─┬─► answered            enough bytes, a queue is refused, or it does not wait
                        ├─► held ─► arrived | expired ─► read all again
-                       └─► a thread reads what is not in memory, then all again
+                       └─► a thread reads cold messages, then all again
 
-A held pull (`reading`) waits for one queue on behalf of a group; a fetch waits for any of its queues, and
+A held pull (`reading`) waits for one queue on behalf of a group; a fetch waits for any of its queues, and its
 readers commit by other requests.
 """
 
@@ -28,17 +28,17 @@ from libramq.store.message_store import WARMINGS_MAX, MessageStore
 from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
-#: Ours: messages of one queue in an answer; a thread converts them at some microseconds each.
+#: Ours: messages of one queue per answer; a thread converts them at some microseconds each.
 COUNT_MAX: Final = 4096
-#: Ours: unreadable stretches that a read goes over before it answers that there is nothing.
+#: Ours: unreadable stretches that a read skips before it answers with nothing.
 GAPS_MAX: Final = 64
-#: Ours: how long a fetch that has some bytes, but too few, waits before it looks again: reading them at each
-#: arrival would cost their square.
+#: Ours: how long a fetch that has too few bytes waits before it reads again: reading them at every arrival
+#: would cost time quadratic in their number.
 PACE_MS: Final = 20
-#: Ours: queues that are read at once, some microseconds each if they are empty, 35 if not; more as long work.
+#: Ours: queues read at once, at some microseconds each if empty, otherwise 35; more are read as long work.
 READS_AT_ONCE_MAX: Final = 256
-#: Ours: queues of a fetch for each millisecond that it waits before it looks again: looking at empty ones
-#: takes less than a tenth of that.
+#: Ours: queues of a fetch per millisecond of waiting before they are read again: reading empty ones takes
+#: less than a tenth of that time.
 READS_PER_MS: Final = 10
 
 
@@ -52,10 +52,10 @@ class QueueRead(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, eq=False, kw_only=True):
-    """A read of several queues. bytes_min: to be worth an answer before `hold_ms` are over.
+    """A read of several queues. bytes_min: bytes that end the wait before `hold_ms` is over.
 
-    as_stored: inner batches are read as they are, from before the offset perhaps. warmings: how many times a
-    thread has read for it. users_version: that of the users by which it was permitted.
+    as_stored: inner batches are read whole, possibly from before the offset. warmings: how many times a
+    thread has read for it. users_version: the version of the users table by which it was permitted.
     """
 
     waiter: Waiter[Sequence[ReadResult | BrokerError]]
@@ -70,7 +70,7 @@ class Fetch(msgspec.Struct, eq=False, kw_only=True):
 
 @dataclass(eq=False, slots=True)
 class _Held(Parked):
-    """A fetch that waits. queues: those whose arrivals wake it; none while it only waits for a moment."""
+    """A held fetch. queues: those whose arrivals wake it; none if it only waits for a time."""
 
     fetch: Fetch
     until_ms: MonotonicMs
@@ -87,35 +87,35 @@ class Fetching:
         self._effects = kernel.effects
         self._purgatory = kernel.purgatory
         self._held: dict[tuple[str, int], dict[_Held, None]] = {}
-        #: All that wait, for a queue or for a moment.
+        #: All held fetches.
         self._parked: dict[_Held, None] = {}
         self._waking = Each(kernel.work, self._wake)
-        #: Counts changes of users: a fetch that was permitted before gets no message after one.
+        #: Counts changes of users: a fetch permitted under an earlier version gets no messages.
         self._users_version = 0
 
     def fetch(self, fetch: Fetch, now_ms: MonotonicMs) -> None:
-        """Answer a fetch by its waiter, now or later."""
+        """Answer a fetch through its waiter, now or later."""
         fetch.users_version = self._users_version
         self._read(fetch, now_ms + min(max(fetch.hold_ms, 0), SUSPEND_MS_MAX), now_ms)
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """Run the fetches that wait for a queue again, since it has new messages."""
+        """Run the fetches held for a queue again, because it has new messages."""
         held = self._held.get((topic, queue_id))
         if held:
             self._waking.add(list(held))
 
     def end_held(self) -> None:
-        """Answer all fetches that wait without a message: who may read has changed, and is asked again."""
+        """Answer all held fetches without messages: permissions have changed, and are checked again."""
         self._users_version += 1
         self._waking.add(list(self._parked))
 
     def _wake(self, held: _Held) -> None:
-        """Run a fetch again, unless it was answered, or has ended, before it was its turn."""
+        """Run a held fetch, unless it was answered or has ended before its turn."""
         if self._purgatory.release(held):
             self._run_again(held)
 
     def _run_again(self, held: _Held) -> None:
-        """Read the queues of a fetch again, which is not parked any more."""
+        """Read the queues of a released fetch again."""
         self._try(held.fetch, held.until_ms)
 
     def _forget(self, held: _Held) -> None:
@@ -156,7 +156,7 @@ class Fetching:
         until_ms: MonotonicMs,
         now_ms: MonotonicMs,
     ) -> None:
-        """Answer with what was read, hold the fetch, or have a thread read what is not in memory."""
+        """Answer with the results, hold the fetch, or let a thread read cold messages."""
         if fetch.users_version != self._users_version:
             fetch.waiter.answer(list(map(self._ends, fetch.reads)))
             return
@@ -188,7 +188,7 @@ class Fetching:
     def _read_one(
         self, fetch: Fetch, read: QueueRead, left: int, *, may_wait: bool
     ) -> ReadResult | BrokerError:
-        """Read a queue; at least one message of the first that has any, whatever the limits (KIP-74)."""
+        """Read a queue: at least one message of the first non-empty queue, regardless of limits (KIP-74)."""
         is_first = left == fetch.bytes_max
         try:
             self._requirements.queue_to_read(read.topic, read.queue_id, "")
@@ -207,11 +207,11 @@ class Fetching:
             if result.status not in _GAP or not read.offset < offset < result.max_offset:
                 break
         if result.size > bytes_max and not is_first:
-            return self._ends(read)  # A message that is larger than what is left.
+            return self._ends(read)  # The message exceeds the remaining bytes.
         return result
 
     def _ends(self, read: QueueRead) -> ReadResult:
-        """Return that nothing was read, and where the queue begins and ends."""
+        """Return an empty result with the queue's first offset and end."""
         store = self._store
         ends = store.min_offset(read.topic, read.queue_id), store.max_offset(read.topic, read.queue_id)
         return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, read.offset, *ends)
@@ -219,7 +219,8 @@ class Fetching:
     def _hold(self, fetch: Fetch, until_ms: MonotonicMs, now_ms: MonotonicMs, *, has_some: bool) -> bool:
         """Park a fetch; return whether there was room.
 
-        One that was read in steps waits for no queue: what arrived between them would wake nobody.
+        A fetch that was read in steps waits for no queue, because arrivals between the steps would not wake
+        it.
         """
         connection = fetch.waiter.connection
         if not connection.is_open or not self._purgatory.has_room(connection):
@@ -239,17 +240,17 @@ class Fetching:
         return True
 
 
-#: Nothing can be read at the offset, but something may be behind it.
+#: Nothing can be read at the offset, but messages may follow.
 _GAP: Final = frozenset({
     ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING, ReadStatus.OFFSET_FOUND_NULL,
 })  # fmt: skip
 _OUT_OF_RANGE: Final = frozenset({ReadStatus.OFFSET_OVERFLOW_BADLY, ReadStatus.OFFSET_TOO_SMALL})
-#: The queue has nothing, so that offset 0 is its end.
+#: The queue is empty, so that offset 0 is its end.
 _EMPTY: Final = frozenset({ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE})
 
 
 def is_out_of_range(offset: int, result: ReadResult) -> bool:
-    """Return whether a queue has no such offset."""
+    """Return whether an offset is outside its queue."""
     return result.status in _OUT_OF_RANGE or (offset != 0 and result.status in _EMPTY)
 
 

@@ -1,10 +1,10 @@
-"""Reading: a pull is checked, read, and answered at once, or held until messages arrive or its time is up;
-how long it is held, whether it may commit, and what a slave withholds (a former topic's messages, a move to
+"""Reading: a pull is checked, read, and answered at once, or held until messages arrive or it expires; how
+long it is held, whether it may commit, and what a slave withholds (a former topic's messages, a move to
 another offset).
 
     Pull ─► checks ─► read ─┬─► answered                    found, or it does not wait
                             ├─► held ─► arrived | expired   no message yet
-                            └─► a thread reads what is not in memory, then again
+                            └─► a thread reads cold messages, then again
 
 The order of the checks and their codes are upstream's: PullMessageProcessor.java,
 PullRequestHoldService.java.
@@ -37,8 +37,8 @@ from libramq.store.reading.filtered_read import FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits.held_pulls import SUSPEND_MS_MAX, HeldPull, HeldPulls
 
-#: PullRequestHoldService.run: for how long a client does not learn of messages that its pull has passed over.
-#: It commits behind them then; until it has, they count as lag.
+#: PullRequestHoldService.run: how long a client does not learn of messages that its held pull has passed
+#: over. Only then can it commit past them; until it has, they count as lag.
 PASSED_OVER_MS: Final = 5_000
 _STATUSES: Final = {
     ReadStatus.FOUND: PullStatus.FOUND,
@@ -82,27 +82,27 @@ class Reading:
         self._held = held
         self._waking = Each(kernel.work, self._wake)
         self._ending = Each(kernel.work, self._end)
-        #: Those with filters, which may take milliseconds each; the others take turns with them.
+        #: Pulls with filters, which may take milliseconds each; the others take turns with them.
         self._filtering = Each(kernel.work, self._wake)
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._readable = bool(config.broker_permission & PERM_READ)
         self.poll(long=config.long_polling_enable, short_ms=config.short_polling_time_ms)
         self._throughput = throughput
-        #: Counts changes of users: a pull that was permitted before gets no message after one.
+        #: Counts changes of users: a pull permitted under an earlier version gets no messages.
         self.users_version = 0
 
     def poll(self, *, long: bool, short_ms: int) -> None:
-        """Set whether pulls that find nothing are held as long as they ask, or for a fixed time."""
+        """Set whether pulls that find nothing are held for the time they request, or for a fixed time."""
         self._long_polling, self._short_polling_ms = long, short_ms
 
     def pull(self, pull: Pull, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
-        """Answer a pull by its waiter, now or later; raises BrokerError for an immediate refusal."""
+        """Answer a pull through its waiter, now or later; raises BrokerError for an immediate refusal."""
         if pull.users_version is None:
             pull.users_version = self.users_version
         self._check(pull, wall_ms)
         self._check_fence(pull)
-        self._rebalances.pulled(  # Before a commit, by which it would look as if the queue had been read.
+        self._rebalances.pulled(  # Before a commit, which would look as if the queue had been read.
             pull.waiter.connection,
             pull.group,
             pull.topic,
@@ -129,7 +129,7 @@ class Reading:
         self._read(pull, now_ms + hold_ms if hold_ms else None, now_ms, _Cause.REQUESTED)
 
     def reset(self, topic: str, queue_id: int, is_to_move: Callable[[Pull], bool]) -> None:
-        """Answer some held pulls of a queue with the offset that an operator has set."""
+        """Answer some held pulls of a queue with the offset set by an operator."""
         for held in self._held.take(topic, queue_id, is_to_move):
             pull = held.request
             reset = self._reset_to_follow(pull)
@@ -144,7 +144,7 @@ class Reading:
             held.request.waiter.refuse(error)
 
     def end_held(self) -> None:
-        """Answer all pulls that wait without a message: who may read has changed, and is asked again."""
+        """Answer all held pulls without messages: permissions have changed, and are checked again."""
         self.users_version += 1
         self._ending.add(self._held.every())
 
@@ -155,8 +155,8 @@ class Reading:
             self._answer_nothing(held.request, _Cause.EXPIRED, self._clock.monotonic_ms())
 
     def _answer_nothing(self, pull: Pull, cause: _Cause, now_ms: MonotonicMs) -> None:
-        """Answer a pull that was permitted by former users; its client pulls again."""
-        # Whoever does not wait might take the queue for read to its end.
+        """Answer a pull that was permitted under an earlier version of the users; its client pulls again."""
+        # A client that does not wait could conclude that it has read the queue to its end.
         is_first = cause is _Cause.REQUESTED
         status = PullStatus.NOTHING_MATCHED if is_first else PullStatus.NOTHING_YET
         found = ReadStatus.NO_MATCHED_MESSAGE if is_first else ReadStatus.OFFSET_OVERFLOW_ONE
@@ -166,8 +166,8 @@ class Reading:
         pull.waiter.answer(PullResult(status, ReadResult(found, pull.offset, *ends)))
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """Run the held pulls of a queue again, since it has new messages up to an offset."""
-        if (topic, queue_id) not in self._held:  # True of most.
+        """Run the held pulls of a queue again, because it has new messages up to an offset."""
+        if (topic, queue_id) not in self._held:  # The usual case.
             return
         new_codes = partial(self._store.tag_codes, topic, queue_id, end=end)
         new_properties = partial(self._store.properties, topic, queue_id, end=end)
@@ -180,7 +180,7 @@ class Reading:
         self._waking.add(woken)
 
     def _wake(self, held: HeldPull[Pull]) -> None:
-        """Run a pull again, unless it was answered, or has ended, before it was its turn."""
+        """Run a held pull, unless it was answered or has ended before its turn."""
         if not held.is_parked:
             return
         if held.passes is not None and held.is_passed_over():
@@ -188,7 +188,7 @@ class Reading:
             return
         self._held.release(held)
         held.request.offset = held.offset
-        self._run_again(held.request, held.until_ms, _Cause.WOKEN)  # It stays held if no message matches.
+        self._run_again(held.request, held.until_ms, _Cause.WOKEN)  # It is held again if no message matches.
 
     def _expired(self, held: HeldPull[Pull]) -> None:
         held.request.offset = held.offset
@@ -221,14 +221,15 @@ class Reading:
         pull.tag_codes, pull.message_filter = wanted
 
     def _check_fence(self, pull: Pull) -> None:
-        # A slave knows no openings: its master granted them, and grants no others while it is gone.
+        # A slave does not know the openings: its master granted them, and grants no others while it is gone.
         if pull.member is not None and not self._store.config.is_copy:
             self._fences.check(pull.group, pull.topic, pull.queue_id, pull.member, pull.epoch)
 
     def _reset_to_follow(self, pull: Pull) -> int | None:
-        """Return the offset to which the consumer is to be moved; a slave leaves that to its master.
+        """Return the offset to which the consumer must be moved; None at a slave, which leaves that to its
+        master.
 
-        The slave would get the reset again with the next copy of the offsets, and move the consumer again.
+        With its next copy of the offsets, the slave would get the reset again, and move the consumer again.
         """
         group, topic, queue_id = pull.group, pull.topic, pull.queue_id
         pending = self._offsets.pending_reset(group, topic, queue_id)
@@ -238,13 +239,13 @@ class Reading:
         if self._offsets.follows_reset(group, topic, queue_id, pull.offset, connection.number):
             return None
         if not self._reads_committed(connection, group):
-            return None  # It chooses its offsets itself.
+            return None  # The consumer chooses its offsets itself.
         self._offsets.note_reset_sent(group, topic, queue_id, connection.number)
         return pending
 
     def _may_commit(self, pull: Pull) -> bool:
-        """Return whether a pull may commit: without a member it is harmless, but not without an epoch."""
-        if self._store.config.is_copy:  # As Apache's: its master's offsets would replace it.
+        """Return whether a pull may commit. Without a member it may, unless the group requires epochs."""
+        if self._store.config.is_copy:  # As in Apache's: the master's offsets would replace the commit.
             return False
         return pull.member is not None or not self._fences.goes_by_epochs(pull.group)
 
@@ -284,7 +285,7 @@ class Reading:
         *,
         may_wait: bool,
     ) -> None:
-        """Read what passes a filter: at once if it takes one step, in turns with others if it takes more."""
+        """Read through a filter: at once if one step is enough, otherwise in turns with other reads."""
         read = self._store.filtered_read(
             pull.topic,
             pull.queue_id,
@@ -338,7 +339,7 @@ class Reading:
             return
         status = _status(pull, result)
         if status is PullStatus.OFFSET_MOVED and self._store.config.is_copy:
-            # The master may have what is missing here: the consumer waits for it, and is moved nowhere.
+            # The master may have the missing messages: the consumer waits for it, and is not moved.
             status, result = PullStatus.NOTHING_YET, msgspec.structs.replace(result, next_offset=pull.offset)
         if (
             status is not PullStatus.FOUND
@@ -353,7 +354,7 @@ class Reading:
                 and status is PullStatus.NOTHING_MATCHED
                 and result.next_offset >= result.max_offset
             ):
-                # All new messages were filtered out: wait behind them rather than answer with none.
+                # All new messages were filtered out: wait behind them rather than answer without messages.
                 pull.offset = result.next_offset
                 self._hold(pull, min(hold_until_ms, now_ms + PASSED_OVER_MS))
                 return
@@ -369,7 +370,7 @@ class Reading:
         pull.waiter.answer(PullResult(status, result))
 
     def _moved(self, pull: Pull, offset: int) -> PullResult:
-        """Return the reply that sends a consumer to the offset set by an operator."""
+        """Return the reply that moves a consumer to the offset set by an operator."""
         min_offset = self._store.min_offset(pull.topic, pull.queue_id)
         max_offset = self._store.max_offset(pull.topic, pull.queue_id)
         read = ReadResult(ReadStatus.OFFSET_RESET, offset, min_offset, max_offset)
@@ -377,9 +378,9 @@ class Reading:
 
     def _hold(self, pull: Pull, until_ms: MonotonicMs) -> None:
         connection = pull.waiter.connection
-        if not connection.is_open:  # It closed while a thread read for it; nothing would remove the pull.
+        if not connection.is_open:  # It closed while a thread was reading; nothing would remove the pull.
             return
-        pull.expression, pull.warmings = None, 0  # It may be long, and `tag_codes` is enough.
+        pull.expression, pull.warmings = None, 0  # The text may be long, and `tag_codes` is enough.
         held = HeldPull(
             connection,
             pull.topic,
@@ -396,18 +397,18 @@ class Reading:
 def _nothing_of_former_topic(
     store: MessageStore, topic: str, queue_id: int, offset: int, topic_start: int, *, may_wait: bool
 ) -> ReadResult | None:
-    """Return the result of a read whose offset has a message of the former topic; None if it has not.
+    """Return an empty result if the offset holds a message of the former topic; None if it does not.
 
-    A slave must not serve what is left of a former topic, one that was deleted and made again:
+    A slave must not serve messages left over from a former topic, which was deleted and created again:
 
         member ─► master: OPEN_QUEUE      the answer names where in the log the topic begins (`lbTopicStart`)
-        member ─► slave:  PULL_MESSAGE    names it; a message that lies before is one of the former topic
+        member ─► slave:  PULL_MESSAGE    names it; a message before it belongs to the former topic
 
-    The log does not record deletions. Until the new topic's first message has come, a slave has the former
-    one's messages, under the offsets that the new ones will get. A member that read them would skip the new
+    The log does not record deletions. Until the new topic's first message arrives, a slave has the former
+    topic's messages, under the offsets that the new ones will get. A member that read them would skip the new
     ones.
 
-    Messages of a queue lie in the log in their order, so what follows one of the new topic is of that, too.
+    A queue's messages are in order in the log, so all messages after one of the new topic belong to it, too.
     With may_wait=False the result may be WOULD_WAIT.
     """
     try:
@@ -424,7 +425,7 @@ def _nothing_of_former_topic(
 
 
 def _status(pull: Pull, result: ReadResult) -> PullStatus:
-    if result.status is ReadStatus.FOUND:  # Enumerations are slow keys: 0.4 µs.
+    if result.status is ReadStatus.FOUND:  # Enumerations are slow as keys: 0.4 µs.
         return PullStatus.FOUND
     if result.status is ReadStatus.OFFSET_OVERFLOW_ONE:
         return PullStatus.NOTHING_YET

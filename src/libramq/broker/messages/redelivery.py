@@ -1,7 +1,7 @@
-"""Redelivery: which message a consumer sent back (or whether its place has another one now), and what becomes
-of it: how long its next attempt is delayed, and after how many attempts it is a dead letter.
+"""Redelivery: which message a consumer sent back (another may occupy its offset now), how long its next
+attempt is delayed, and after how many attempts it becomes a dead letter.
 
-A copy goes to the group's retry topic after a delay, or, after enough attempts, to the group's dead letters.
+A copy goes to the group's retry topic after a delay or, after enough attempts, to the group's dead letters.
 Upstream: AbstractSendMessageProcessor.java (consumerSendMsgBack, handleRetryAndDLQ).
 """
 
@@ -32,17 +32,18 @@ log = get_logger(__name__)
 
 #: The level of a first redelivery; each further one is a level higher: 10 s, 30 s, 1 min …
 FIRST_DELAY_LEVEL: Final = 3
-#: The delay that Redelivery chooses by the number of attempts, and its level for a dead letter.
+#: The broker chooses the delay by the number of attempts.
 DELAY_OF_BROKER: Final = 0
+#: The level that makes a message a dead letter.
 DEAD_LETTER: Final = -1
-#: Ours: how long a group's members may leave a topic without a subscriber before its retries are given up: a
-#: day, in which a deployment that dropped the topic can be taken back.
+#: Ours: how long a group's members may leave a topic without a subscriber before its retries become dead
+#: letters: a day, in which a deployment that dropped the topic can be reverted.
 NO_SUBSCRIBER_MS_MAX: Final = 24 * 60 * 60 * 1000
-#: Ours: how often a retry without a subscriber is looked at: level 5 is a minute.
+#: Ours: how often a retry without a subscriber is checked: level 5 is a minute.
 WAIT_LEVEL: Final = 5
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _ERROR: Final = (p.ERROR_TYPE, p.ERROR_TEXT)
-#: Ours: what our clients send at most; others' texts are cut.
+#: Ours: the limit of our clients; texts of others are truncated.
 ERROR_CHARACTERS_MAX: Final = 512
 _UNSTORABLE: Final = (p.NUL, p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR)
 
@@ -91,9 +92,10 @@ class Redelivery:
     def dead_letters_of_send(
         self, topic: str, times: int, times_max: int | None, *, wall_ms: WallMs, now_ms: MonotonicMs
     ) -> Target | None:
-        """Return the dead-letter queue for a client's send to its group's retry topic; None: it goes there.
+        """Return the dead-letter queue for a client's send to its group's retry topic; None if it goes there.
 
-        It is a dead letter after too many attempts, and in orderly consumption. times_max: None: the group's.
+        It becomes a dead letter after too many attempts, and in orderly consumption. times_max: None: the
+        group's.
         """
         name = names.retry_group(
             topic, is_group=self._groups.__contains__, is_topic=self._topics.__contains__
@@ -106,10 +108,11 @@ class Redelivery:
 
 
 class SentBack(NamedTuple):
-    """A message that a consumer of a group could not handle.
+    """A message that a consumer could not handle.
 
-    origin_id: by which the consumer knows it, if not empty. times_max: attempts before it is a dead letter;
-    None or less than 0: the group's. error: what its handler raised, as properties of a dead letter.
+    origin_id: the id by which the consumer knows it; may be empty. times_max: attempts before it becomes a
+    dead letter; None or less than 0: the group's. error: the handler's exception, as properties of a dead
+    letter.
     """
 
     group: SubscriptionGroupConfig
@@ -121,12 +124,12 @@ class SentBack(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """Return the topic that its handler subscribes to."""
+        """Return the topic that the handler subscribes to."""
         return self.message.properties.get(p.RETRY_TOPIC, self.message.topic)
 
 
 class SendingBack:
-    """Stores what consumers send back; each method returns the log's end that its answer waits for, or 0."""
+    """Stores messages that consumers send back; methods return the log's end to wait for, or 0."""
 
     def __init__(self, files: BrokerFiles, redelivery: Redelivery, authorizer: Authorizer) -> None:
         self._log, self._groups, self._schedule = files.log, files.tables.groups, files.schedule
@@ -142,7 +145,7 @@ class SendingBack:
         principal: Principal,
         wall_ms: WallMs,
     ) -> SentBack | None:
-        """Return the message at an offset; None: its group has no retries. Raises BrokerError."""
+        """Return the message at an offset; None if its group has no retries. Raises BrokerError."""
         if any(mark in origin_id for mark in _UNSTORABLE):
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -157,12 +160,12 @@ class SendingBack:
             raise broker_error(ResponseCode.SYSTEM_ERROR, remark)
         if not _is_meant(message, origin_id):
             raise broker_error(ResponseCode.SYSTEM_ERROR, f"{remark}: {origin_id} is gone")
-        # A request may name a topic, but the offset decides which message the group gets to read.
+        # A request may name a topic, but the offset decides which message the group can read.
         require_permission(self._authorizer, Consume(principal, group_name, (message.topic,)))
         return SentBack(group, message, origin_id, times_max, wall_ms)
 
     def wait_for_subscriber(self, sent: SentBack) -> int:
-        """Have a retry come again, uncounted, until a member subscribes to its topic, or a day has passed."""
+        """Repeat a retry, uncounted, until a member subscribes to its topic or a day has passed."""
         about = {"group": sent.group.group_name, "topic": sent.topic, "message_id": sent.message.message_id}
         known = sent.message.properties.get(p.NO_SUBSCRIBER_SINCE, "")[:15]
         wall_ms = int(sent.wall_ms)
@@ -185,7 +188,7 @@ class SendingBack:
     ) -> int:
         """Store a copy for another attempt, or as a dead letter. Raises BrokerError.
 
-        One that was no attempt (not is_counted) comes again whatever the number of attempts.
+        If the last delivery was not an attempt (not is_counted), the limit of attempts does not apply.
         """
         group, message, times_max = sent.group, sent.message, sent.times_max
         if times_max is None or times_max < 0:
@@ -223,7 +226,7 @@ class SendingBack:
 
 
 def error_properties(kind: str | None, text: str | None) -> dict[str, str]:
-    """Return what a handler raised as properties; what separates properties becomes a space."""
+    """Return a handler's exception as properties; separators become spaces."""
     found = {}
     for name, value in zip(_ERROR, (kind, text), strict=True):
         kept = "".join(" " if each in _UNSTORABLE else each for each in (value or "")[:ERROR_CHARACTERS_MAX])
@@ -233,11 +236,11 @@ def error_properties(kind: str | None, text: str | None) -> dict[str, str]:
 
 
 def _is_meant(message: MessageExt, origin_id: str) -> bool:
-    """Return whether a request names this message, and not a lost one that had the same offset.
+    """Return whether a request means this message, and not a lost one that had the same offset.
 
-    Under ASYNC_FLUSH a power cut can lose messages that members still handle, and anything can take their
-    place, a broker's own messages without a unique id too. Clients send a message's unique id or its offset
-    id; only the end of an offset id is compared, since it begins with the broker's address, which may have
+    Under ASYNC_FLUSH, a power cut can lose messages that members still handle, and any others can take their
+    place, even the broker's own messages without a unique id. Clients send a message's unique id or its
+    offset id. Of an offset id, only the end is compared: it begins with the broker's address, which may have
     changed.
     """
     if not origin_id or origin_id == message.properties.get(p.UNIQ_KEY):

@@ -1,10 +1,10 @@
-"""Sending: in which order a send's checks run, whether its topic is created, and whether a message goes to
-its queue (or that of its priority), a delay level, a timer, the half topic or the dead letters.
+"""Sending: the order of a send's checks, whether its topic is created, and whether a message goes to its
+queue (or that of its priority), a delay level, a timer, the half topic or the dead letters.
 
-    Draft ─► topic (created perhaps), queue, size ─► properties ─┬─ nothing special ──► its own queue
-                                                                 ├─ DELAY, TIMER_… ───► a level, or a timer
-                                                                 ├─ TRAN_MSG ─────────► the half topic
-                                                                 └─ many attempts ────► the dead letters
+    Draft ─► topic (may be created), queue, size ─► properties ─┬─ nothing special ──► its own queue
+                                                                ├─ DELAY, TIMER_… ───► a level, or a timer
+                                                                ├─ TRAN_MSG ─────────► the half topic
+                                                                └─ many attempts ────► the dead letters
 
 All messages of one call are stored by one append. The order of the checks and their codes are upstream's:
 SendMessageProcessor.java, AbstractSendMessageProcessor.java.
@@ -43,23 +43,24 @@ from libramq.message.tags import tag_code
 from libramq.store.log.append import NOT_SAFE, AppendResult, AppendStatus, MessageRun, StoreMessage
 from libramq.store.retention import DiskSpace
 
-#: Ours: messages of a batch that are kept between its check and its storing; those of a larger one are
-#: decoded twice. Twenty batches of 16,384 took 133 MB.
+#: Ours: messages of a batch kept between check and append; those of a larger batch are decoded twice. Twenty
+#: batches of 16,384 took 133 MB.
 BATCH_ITEMS_KEPT_MAX: Final = 2_048
-#: Ours: messages of one call that one append stores (endpoint.BATCH_MAX); those behind them are long work.
+#: Ours: messages of one call per append (endpoint.BATCH_MAX); the rest are long work.
 APPENDED_MAX: Final = 256
-#: Message.getPriority: NumberUtils.toInt; what Java's int cannot hold is no priority.
+#: Message.getPriority: NumberUtils.toInt; a number that does not fit into Java's int is no priority.
 _PRIORITY_MAX: Final = 2**31 - 1
 _OK: Final = AppendStatus.PUT_OK
-#: Message types exclude each other; these are recognised before a priority.
+#: Message types exclude each other; these take precedence over a priority.
 _OTHER_TYPES: Final = (p.DELAY, *p.TIMER_REQUESTS, p.SHARDING_KEY)
 
 
 class Prepared(msgspec.Struct, frozen=True):
     """A draft's messages, checked and ready to be stored.
 
-    waits: for the disk, if it is flushed synchronously. recall_handle: of a message that waits until a time.
-    count: of messages. record_count: of a batch that is stored as one record, its messages; else 0.
+    waits: whether the sender waits for the disk if it is flushed synchronously. recall_handle: of a timer
+    message.
+    count: of messages. record_count: the messages of a batch stored as one record; otherwise 0.
     """
 
     messages: list[StoreMessage | MessageRun]
@@ -73,7 +74,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """A draft's place: its first message's queue offset, and the log's end behind its last.
+    """A draft's place: its first message's queue offset, and the log's end behind its last message.
 
     Its sender is answered once the log is safe up to `end`, if it `waits`, and once the name servers know the
     topic, if it `creates_topic`. The rest is as in `Prepared`, whose messages are not kept.
@@ -90,15 +91,15 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     record_count: int
 
 
-#: A large draft's way to its place, or to its refusal; also raises what a small one is refused with.
+#: The steps that store or refuse a large draft; they also raise the errors that refuse a small one.
 Steps = Generator[None, None, Stored | Exception]
-#: What becomes of a draft.
+#: The outcome of a draft.
 Sent = Stored | Exception | Steps
 T = TypeVar("T")
 
 
 class Sending:
-    """Stores messages. durability: the gate at which they wait until they are safe."""
+    """Stores messages. durability: the gate at which replies wait until messages are safe."""
 
     def __init__(
         self,
@@ -132,15 +133,15 @@ class Sending:
     def send(
         self, drafts: Sequence[Draft], sender: Connection, *, wall_ms: WallMs, now_ms: MonotonicMs
     ) -> Sequence[Sent]:
-        """Store messages by one append, each for itself: one that is refused does not affect the others.
+        """Store messages by one append; a refused message does not affect the others.
 
-        Those behind a large batch, or behind many batches, are stored after it, in their order, if all steps
-        are taken in theirs.
+        Messages after a large batch, or after many batches, are stored after it in order, provided that their
+        steps are run in order.
         """
         no_space = self.disk_space.refusal(now_ms)
         if no_space is not None:
             return [broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)] * len(drafts)
-        sent: list[Any] = []  # What is prepared, until it is stored.
+        sent: list[Any] = []  # Prepared drafts, until they are stored.
         messages: list[StoreMessage | MessageRun] = []
         count, in_steps = 0, False
         for draft in drafts:
@@ -169,7 +170,7 @@ class Sending:
         return sent
 
     def send_one(self, draft: Draft, sender: Connection, wall_ms: WallMs, now_ms: MonotonicMs) -> Sent:
-        """Store a message, or a batch, like `send`, whose lists would be a fifth of the time."""
+        """Store a message, or a batch, like `send`, whose lists would take a fifth of the time."""
         no_space = self.disk_space.refusal(now_ms)
         if no_space is not None:
             return broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
@@ -190,12 +191,13 @@ class Sending:
         now_ms: MonotonicMs,
         stored: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Store all of several messages by one write where they say; no property of theirs has an effect.
+        """Store all of several messages by one append, in the queues they name; their properties have no
+        effect.
 
-        The waiter gets their positions once they are safe. Raises BrokerError, and stores nothing, if one of
-        them is refused. Where no file of the log holds all of them, the first ones may be stored although the
-        disk refused the others. stored: called before anything else with how many were stored, if any, and
-        where they end.
+        The waiter gets their positions once they are safe. If one of them is refused, raises BrokerError and
+        stores nothing. If no single log file holds all of them, the first ones may be stored although the
+        disk refused the others. stored: called first, with how many messages were stored, if any, and where
+        they end.
         """
         for topic, queue_id in dict.fromkeys((draft.topic, draft.queue_id) for draft in drafts):
             self._requirements.queue_to_write(topic, queue_id)
@@ -220,7 +222,7 @@ class Sending:
         self.answer_when_safe(results, results[-1].end, waiter)
 
     def answer_when_safe(self, result: T, end: int, waiter: Waiter[T]) -> None:
-        """Answer once the log is safe up to a message's end; it may be stored long since."""
+        """Answer once the log is safe up to a message's end; the message may have been stored long before."""
         if end and self._log.must_wait:
             succeed = partial(waiter.answer, result)
             self._durability.wait(Gated(waiter.connection, succeed, partial(_not_safe, waiter)), end)
@@ -228,7 +230,7 @@ class Sending:
             waiter.answer(result)
 
     def store_unawaited(self, ready: Prepared, now_ms: MonotonicMs) -> Stored | None:
-        """Store what was prepared if there is room; nobody waits for the disk, or hears of a failure."""
+        """Store prepared messages if there is room, without waiting for the disk or reporting failures."""
         if self.disk_space.refusal(now_ms) is not None:
             return None
         stored = self._stored(ready, self._log.append(ready.messages))
@@ -241,7 +243,9 @@ class Sending:
     def prepare(
         self, draft: Draft, sender: Connection, wall_ms: WallMs, now_ms: MonotonicMs
     ) -> Prepared | Steps:
-        """Check a draft and build its messages, those of a large batch in steps; BrokerError if it is bad."""
+        """Check a draft and build its messages, those of a large batch in steps; raises BrokerError if it is
+        bad.
+        """
         if not names.is_sendable(draft.topic):
             require_sendable(draft.topic)
         topic = self._topics.get(draft.topic)
@@ -303,10 +307,10 @@ class Sending:
                 name, queue_id = dead.config.topic_name, dead.queue_id
                 text = stored_properties.with_property(text, p.DELAY, "-1")
             text = stored_properties.sent_back(text)
-        if p.KAFKA_PRODUCER in text:  # Forged, it would pass for a retry of a Kafka producer.
+        if p.KAFKA_PRODUCER in text:  # A forged mark would make it look like a retry of a Kafka producer.
             text = stored_properties.without(text, p.KAFKA_PRODUCER)
         text, unique_key = self.completed(text, is_retry=is_retry)
-        # A message that was stored before tags were bounded is sent back as it is, or stops its queue.
+        # A message stored before tags were limited must keep its tags when sent back, or it blocks its queue.
         tags = stored_properties.find(text, p.TAGS) if is_retry else stored_properties.storable_tags(text)
         message = StoreMessage(
             name,
@@ -318,10 +322,10 @@ class Sending:
             sys_flag,
             int(wall_ms) if draft.born_ms is None else draft.born_ms,
             born_host(sender.address),
-            times if times > 0 else 0,  # Attempts are counted from here to the dead letters.
+            times if times > 0 else 0,  # Attempts are counted until the dead letters.
         )
         recall_handle = ""
-        if is_half:  # A delay begins when it is committed; an impossible one could never be.
+        if is_half:  # A delay begins at the commit; an impossible delay could never be committed.
             if "TIMER_D" in text:
                 self._timers.slot_of(text, wall_ms)
             assert self._transactions is not None, "refused above"
@@ -335,7 +339,7 @@ class Sending:
     def _postpone(self, message: StoreMessage, text: str, unique_key: str, wall_ms: WallMs) -> str:
         """Redirect a message with a delay level or a time (TIMER_DELAY_…, TIMER_DELIVER_MS).
 
-        Return the handle by which it can be recalled. The delay level counts if it has both.
+        Return the handle by which it can be recalled. If it has both, the delay level counts.
         """
         delay = stored_properties.find(text, p.DELAY) if p.DELAY in text else None
         if delay is not None and p.whole_number(delay):
@@ -356,7 +360,7 @@ class Sending:
         host = born_host(sender.address)
         batch = SentBatch(draft, queue_id, host, self.properties, self.completed, wall_ms)
         text, topic = draft.properties, draft.topic
-        unique_key = stored_properties.find(text, p.UNIQ_KEY) or ""  # Of the batch itself.
+        unique_key = stored_properties.find(text, p.UNIQ_KEY) or ""  # The batch's own key.
         waits = self._log.must_wait and stored_properties.find(text, p.WAIT) != "false"
         ready = Prepared([], queue_id, unique_key, waits, creates)
         is_named = draft.has_one_id or unique_key
@@ -378,7 +382,7 @@ class Sending:
         return msgspec.structs.replace(ready, messages=runs, count=count)
 
     def _whole_in_steps(self, batch: SentBatch, making: Making, ready: Prepared) -> Steps:
-        """Check all of a large batch, then store it as one record, or else as so many."""
+        """Check all of a large batch, then store it as one record, or otherwise as single messages."""
         message = yield from making
         if message is None:
             return (yield from self._batch_in_steps(batch, ready))
@@ -387,7 +391,7 @@ class Sending:
     def _batch_in_steps(self, batch: SentBatch, ready: Prepared) -> Steps:
         """Check all of a large batch, then store it, some messages at a time.
 
-        A store that fails half-way has stored the first ones, as after any send without an answer.
+        If the store fails half-way, the first ones are stored, as after any unanswered send.
         """
         count = yield from count_items(batch.data, PLAIN_RUN_ITEMS_MAX)
         kept: list[MessageRun] = []
@@ -431,10 +435,10 @@ class Sending:
     def _runs(
         self, drafts: Sequence[Draft], sender: bytes, wall_ms: WallMs
     ) -> list[StoreMessage | MessageRun] | None:
-        """Return messages as runs of those with one queue and time: what these share is done once.
+        """Return messages as runs with one queue and time each, whose common parts are built once.
 
-        None if one of them must be looked at by itself, or if no file of the log may hold all: a run is
-        stored as a whole.
+        None if a message must be examined by itself, or if no log file may hold all messages: a run is stored
+        as a whole.
         """
         encoded = self._with_ids(drafts)
         plain = self.properties.suffix_of_all_plain(encoded) if encoded else None
@@ -463,7 +467,7 @@ class Sending:
         return runs
 
     def _with_ids(self, drafts: Sequence[Draft]) -> list[bytes]:
-        """Return the properties of messages with a unique id each; none if that is not all they need."""
+        """Return the properties of messages with a new unique id each; none if more must be added."""
         texts = [draft.properties for draft in drafts]
         if (
             p.UNIQ_KEY in "".join(texts)
@@ -480,7 +484,7 @@ class Sending:
     def _message(self, draft: Draft, sender: bytes, wall_ms: WallMs) -> StoreMessage:
         if len(draft.body) > self._message_bytes_max:
             raise self._too_large(draft.body)
-        if draft.record_count:  # Its messages have ids and tags of their own.
+        if draft.record_count:  # Its messages have their own ids and tags.
             text, tags = self.properties.added_to(draft.properties), None
         else:
             text, _ = self.completed(draft.properties)
@@ -496,7 +500,7 @@ class Sending:
             born_host=sender,
             count=max(draft.record_count, 1),
         )
-        self._log.require_storable(message)  # Later the others would be stored without it.
+        self._log.require_storable(message)  # Later, the others would be stored without it.
         return message
 
     def _too_large(self, body: bytes) -> BrokerError:
@@ -504,11 +508,11 @@ class Sending:
         return broker_error(ResponseCode.MESSAGE_ILLEGAL, remark)
 
     def completed(self, text: str, *, is_retry: bool = False) -> tuple[str, str]:
-        """Return properties as they are stored, and the message's unique key.
+        """Return properties in stored form, and the message's unique key.
 
-        Every stored message has those that the broker adds; none has the handle of a pop, because a consumer
-        would acknowledge what that names. Only a retry names a topic that it came from: its group's members
-        take it for a message of that topic, and whoever sends its dead letter again sends it there.
+        The broker's own properties are added to every stored message. A pop handle is removed, because a
+        consumer would acknowledge the message it names. Only a retry may name an original topic: its group's
+        members take it for a message of that topic, and a dead letter is resent there.
         """
         stored_properties.require_storable(text)
         if p.DLQ_ORIGIN_TOPIC in text:
@@ -518,7 +522,8 @@ class Sending:
         if p.POP_CK in text:
             text = stored_properties.without(text, p.POP_CK)
         if "INNER_" in text:
-            for name in (p.INNER_MULTI_QUEUE_OFFSET, p.INNER_BASE, p.INNER_NUM):  # The broker's own.
+            # Only the broker may set these.
+            for name in (p.INNER_MULTI_QUEUE_OFFSET, p.INNER_BASE, p.INNER_NUM):
                 text = stored_properties.without(text, name)
             self._log.require_light(stored_properties.find(text, p.INNER_MULTI_DISPATCH))
         unique_key = stored_properties.find(text, p.UNIQ_KEY)
@@ -529,20 +534,20 @@ class Sending:
 
 
 def _not_safe(waiter: Waiter[T], missing: Missing) -> None:
-    """Answer: it is stored, and not as safe as it should be."""
+    """Answer that a message is stored, but not as safely as it should be."""
     waiter.refuse(broker_error(*NOT_SAFE[missing]))
 
 
 def _kept(error: Exception) -> Exception:
-    """Return an error that can be kept: its traceback has frames that have it, so nobody would free them."""
+    """Return an error that can be kept: frames in its traceback refer to it, so it would never be freed."""
     return error.with_traceback(None) if isinstance(error, LibraError) else error
 
 
 def prioritised(text: str, queue_id: int, queue_count: int) -> tuple[int, str]:
-    """Return the queue of a message with these properties, and the properties: without a priority in vain.
+    """Return the queue of a message with these properties, and the properties without a useless priority.
 
     A priority (5.4) is a queue: 0 is the lowest. Groups that pop a topic with `message.type=PRIORITY` get the
-    messages of higher queues first (`pop/taking.py`). The property counts in topics of every type, as at
+    messages of higher queues first (`pop/taking.py`). The property counts in topics of every type, as in
     Apache's broker. Upstream: SendMessageProcessor.sendMessage, TopicMessageType.parseFromMessageProperty.
     """
     value = stored_properties.find(text, p.PRIORITY)

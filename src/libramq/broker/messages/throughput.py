@@ -1,5 +1,5 @@
-"""The throughput: messages stored in topics and delivered to groups in the last minute, hour and day, and how
-many pairs are counted.
+"""The throughput: messages stored in topics and delivered to groups in the last minute, hour and day, and the
+limits of counting.
 
     stored, read ─► counted by topic, by group and topic ─► a bucket every 10 s ─► the last six are a minute
                                                          ─► one every 10 min, one an hour: an hour, a day
@@ -25,7 +25,7 @@ PAIRS_MAX: Final = 100_000
 #: Ours: keys in each of the 30 buckets of an hour and a day; more are counted in the last minute only.
 LONG_KEYS_MAX: Final = 20_000
 
-#: A topic that is sent to, or a group and a topic that it is sent.
+#: A topic for sends, or a group and a topic for deliveries.
 Key = str | tuple[str, str]
 
 
@@ -45,7 +45,7 @@ class Rate(NamedTuple):
 
 
 class _LongCounts:
-    """Counts over a longer time: buckets of `bucket_ms`, as many as the window has."""
+    """Counts over a longer time, in buckets of `bucket_ms` that fill the window."""
 
     def __init__(self, window_ms: int, bucket_ms: int) -> None:
         self._window_ms = window_ms
@@ -53,7 +53,7 @@ class _LongCounts:
         self._counts: deque[tuple[MonotonicMs, dict[Key, int]]] = deque()
 
     def add(self, bucket: _Bucket) -> None:
-        """Add what was counted up to a bucket's end."""
+        """Add the counts of a bucket."""
         now_ms = bucket.until_ms
         if not self._counts or now_ms - self._counts[-1][0] >= self._bucket_ms:
             self._counts.append((now_ms, {}))
@@ -86,7 +86,7 @@ class Throughput:
         self._day = _LongCounts(DAY_MS, HOUR_MS)
 
     def got(self, group: str, topic: str, count: int) -> None:
-        """Count messages that were delivered to a group."""
+        """Count messages delivered to a group."""
         pair = (group, topic)
         known = self._gets.get(pair)
         if known is not None:
@@ -95,7 +95,7 @@ class Throughput:
             self._gets[pair] = count
 
     def schedule(self, counted_ms: MonotonicMs) -> None:
-        """Schedule the end of a bucket, if something was counted after a moment."""
+        """Schedule the end of a bucket that began at `counted_ms`, if anything has been counted."""
         if self._deadline.due_ms is None and (self._gets or self._store.topic_puts):
             self._deadline.at(counted_ms + BUCKET_MS)
 
@@ -111,7 +111,9 @@ class Throughput:
         return self._rate(count + sum(bucket.gets.get(pair, 0) for bucket in self._recent()))
 
     def windows(self, key: "Key | None") -> tuple[Rate, Rate, Rate] | None:
-        """Return the last minute, hour and day of a topic, or of a group and topic; None for nothing."""
+        """Return the rates of a topic, or of a group and topic, in the last minute, hour and day; None for
+        none.
+        """
         if key is None:
             return None
         now_ms = self._clock.monotonic_ms()
