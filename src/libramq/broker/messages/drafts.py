@@ -211,9 +211,7 @@ class SentBatch:
             stored_properties.find(text, name) is not None for name in p.TIMER_REQUESTS
         ):
             # Apache's broker delivers it at once (asyncPutMessages looks at the batch's own properties).
-            raise broker_error(
-                ResponseCode.MESSAGE_ILLEGAL, "a timer message cannot be sent in a batch"
-            )
+            raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a timer message cannot be sent in a batch")
         properties = self._text_completed(text)[0].encode("utf-8", "replace")
         if len(properties) > p.PROPERTIES_BYTES_MAX:  # A batch is stored as a whole or not at all.
             raise broker_error(
