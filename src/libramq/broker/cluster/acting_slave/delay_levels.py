@@ -1,12 +1,12 @@
-"""Delay levels at an acting slave: messages whose delay is over go to other masters; what follows when one
-refuses a message (three times: it is passed over, and sent again every 30 s).
+"""Delay levels at an acting slave: sends messages whose delay is over to other masters. A message refused
+three times no longer holds up later ones; it is retried every 30 s.
 
     due messages of a level, 32 at once ─► sent (`other_masters.py`)
-        accepted: the level goes on behind them
-        refused, or no other master has their topic: others pass them (`LevelAccount`), and they are sent
-        again every 30 s
+        accepted: the level advances past them
+        refused, or no other master has their topic: later messages overtake them (`LevelAccount`), and they
+        are retried every 30 s
 
-A send without an answer is repeated, and holds up those behind it: it is not known who has it.
+A send without an answer is repeated, and holds up those behind it: the other master may have stored it.
 """
 
 from collections.abc import Callable, Set
@@ -22,19 +22,20 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 
-#: Ours: how soon a level is looked at that has more.
+#: Ours: the delay before a level with more due messages is read again.
 SOON_MS: Final = 10
-#: Ours: how often another master refuses a message before others pass it.
+#: Ours: after this many refusals by other masters, later messages overtake a message.
 REFUSALS_MAX: Final = 3
-#: Ours: how soon what waits is sent again, and how many of a level's messages at once.
+#: Ours: the interval at which refused messages are retried.
 WAITING_AGAIN_MS: Final = 30_000
+#: Ours: at most this many of a level's refused messages are retried at once.
 WAITING_SENT_MAX: Final = 32
 
 _DROPPED: Final = (p.DELAY, p.REAL_TOPIC, p.REAL_QUEUE_ID, p.TRANSACTION_PREPARED, *p.TIMER_REQUESTS)
 
 
 class EscapingLevels:
-    """Sends what is due. moved: called when a level has moved; ready: when one may go on."""
+    """Sends due messages. moved: called when a level has advanced; ready: when one can continue."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class EscapingLevels:
         self._moved = moved
         self._ready = ready
         self._windows: dict[int, Window] = {}
-        #: What waits and is sent again; when a level's are, and behind which offset of it.
+        #: Refused messages being retried, by level; when each level is retried next, and after which offset.
         self._again: dict[int, Window] = {}
         self._again_ms: dict[int, MonotonicMs] = {}
         self._again_behind: dict[int, int] = {}
@@ -60,17 +61,17 @@ class EscapingLevels:
         return any(each.awaited for each in (*self._windows.values(), *self._again.values()))
 
     def begin(self) -> None:
-        """Forget an earlier absence of the master."""
+        """Reset for a new absence of the master."""
         for of_level in (self._windows, self._again, self._again_ms, self._again_behind):
             of_level.clear()
 
     def end(self) -> None:
-        """Forget what is not under way."""
+        """Forget every window without a pending request."""
         self._windows = {level: each for level, each in self._windows.items() if each.awaited}
         self._again = {level: each for level, each in self._again.items() if each.awaited}
 
     def act(self, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """Send what is due; return when there is more to do, None: once somebody answers."""
+        """Send what is due; return when to call again, or None to wait for an answer."""
         times_ms = [self._act_on(level, now_ms) for level in self._schedule.levels]
         return min([each for each in times_ms if each is not None], default=None)
 
@@ -94,7 +95,7 @@ class EscapingLevels:
         next_ms = None if due.head_due_ms is None else max(due.head_due_ms, now_ms + SOON_MS)
         if not due.messages:
             account = self._schedule.account_of(level)
-            if due.next_offset > account.until:  # All of them were delivered by the master.
+            if due.next_offset > account.until:  # The master delivered all of them.
                 self._schedule.passed_on(level, msgspec.structs.replace(account, until=due.next_offset))
                 self._moved()
             return None, next_ms
@@ -118,10 +119,10 @@ class EscapingLevels:
             del self._windows[level]
             self._ready()
 
-    # What others pass.
+    # Overtaken messages.
 
     def _is_given_up(self, window: Window, refusals_max: int) -> bool:
-        """Return whether nobody takes what is left of a window."""
+        """Return whether other masters refuse, or cannot take, every message left in a window."""
         return not window.awaited and all(
             window.refusals.get(place, 0) >= refusals_max or self._masters.has(_topic(message)) is False
             for place, message in enumerate(window.messages)
@@ -129,7 +130,7 @@ class EscapingLevels:
         )
 
     def _pass_by(self, level: int, window: Window) -> bool:
-        """Go on behind a window, if there is room for what is left of it."""
+        """Advance past a window if the account has room for its remaining messages."""
         waiting = sorted({*self._schedule.account_of(level).waiting, *window.left})
         if len(waiting) > WAITING_MAX:
             return False
@@ -139,7 +140,7 @@ class EscapingLevels:
         return True
 
     def _send_again(self, level: int, now_ms: MonotonicMs) -> None:
-        """Send some of what waits again, when it is time."""
+        """Retry some of the refused messages once their retry is due."""
         window = self._again.get(level)
         if window is None:
             under_way = self._windows[level].left if level in self._windows else ()
@@ -148,7 +149,7 @@ class EscapingLevels:
                 return
             behind = self._again_behind.get(level, -1)
             some = [each for each in waiting if each > behind][:WAITING_SENT_MAX]
-            messages = self._schedule.messages_at(level, some)  # May raise ColdRead, and is called again.
+            messages = self._schedule.messages_at(level, some)  # May raise ColdRead; then it is called again.
             self._again_behind[level] = some[-1] if some else -1
             gone = {*some} - {each.queue_offset for each in messages}
             self._has_now(level, gone)
@@ -157,7 +158,7 @@ class EscapingLevels:
             if not messages:
                 return
             window = self._again[level] = Window(messages, 0)
-            window.refusals = dict.fromkeys(range(len(messages)), REFUSALS_MAX)  # Which has been logged.
+            window.refusals = dict.fromkeys(range(len(messages)), REFUSALS_MAX)  # Already logged.
         if self._is_given_up(window, REFUSALS_MAX + 1):
             del self._again[level]
             self._ready()
@@ -171,7 +172,7 @@ class EscapingLevels:
                 self._ready()
 
     def _has_now(self, level: int, delivered: Set[int]) -> None:
-        """Note what waits no longer: another master has it, or nobody has."""
+        """Remove offsets from the waiting ones: another master has the message, or it no longer exists."""
         account = self._schedule.account_of(level)
         waiting = tuple(each for each in account.waiting if each not in delivered)
         if waiting != account.waiting:

@@ -1,17 +1,17 @@
-"""Escaping: what an acting slave sends to other masters, as it may store nothing itself, and when it does;
-the parts for delay levels, timers, pops and transactions are beside it.
+"""Escaping: what an acting slave, which may store nothing itself, sends to other masters, and when;
+delay levels, timers, pops and transactions have modules of their own.
 
     acts? (`ActingSlave`)   ─┬─► delay levels       `delay_levels.py`
                              ├─► open transactions  `transactions.py`
                              ├─► timer messages     `timers.py`
-                             └─► what was popped    `pops.py`
+                             └─► popped messages    `pops.py`
 
-Nothing is stored here: a slave has the log of its master and nothing else. What no other master has accepted
-waits, so nothing is lost; a send without an answer is repeated, and may then be stored twice. The slave with
-the lowest id sends, while the name server knows no master, and the others copy its progress each second.
+Nothing is stored here: a slave has the log of its master and nothing else. Messages that no other master has
+accepted wait, so none is lost; a send without an answer is repeated, and may then be stored twice. While the
+name server knows no master, the slave with the lowest id sends, and the others copy its progress each second.
 
-A master that returns asks for the offsets of the levels before it delivers (`returning_master.py`). From then
-on nothing more is sent. Until then its own offsets, which are older, are not copied (`table_copies.py`).
+A returning master asks for the offsets of the levels before it delivers (`returning_master.py`), which stops
+all sending here. Until then its own, older offsets are not copied (`table_copies.py`).
 
 Upstream: EscapeBridge.java, ScheduleMessageService.java, BrokerController.changeScheduleServiceStatus.
 """
@@ -33,11 +33,11 @@ from libramq.pop.check_point import AckSet
 from libramq.rpc.question import Ask
 from libramq.store.rounds import Rounds
 
-#: Ours: how long nothing is sent after a master has asked for the offsets, if it does not register.
+#: Ours: the pause in sending after a master has asked for the offsets, unless it registers earlier.
 PAUSE_MS: Final = 60_000
-#: Ours: how soon a master that awaits its slave asks again: ReturningMaster.AGAIN_MS, and an answer.
+#: Ours: the interval at which a waiting master repeats its query: ReturningMaster.AGAIN_MS and an answer.
 ASKED_MS: Final = 5_000
-#: Ours: how long what was sent, and a slot that was sent in part, are kept for a master to ask
+#: Ours: how long the record of sent messages, and a slot sent in part, are kept for a master to ask about
 #: (ReturningMaster.WAIT_MS_MAX).
 KEPT_MS: Final = 30_000
 
@@ -47,23 +47,23 @@ class EscapingSlave(Protocol):
 
     @property
     def answered_last(self) -> str:
-        """Return the name server to ask for other masters."""
+        """Return the name server to query for other masters."""
 
     @property
     def acts(self) -> bool:
-        """Return whether the slave acts for a master that is gone, and no other one does."""
+        """Return whether this slave, and no other, acts for the lost master."""
 
     @property
     def is_confirmed(self) -> bool:
-        """Return whether a name server has said so within seconds."""
+        """Return whether a name server confirmed within the last seconds that this slave acts."""
 
     @property
     def is_copying(self) -> bool:
-        """Return whether the master is there, and its log is copied."""
+        """Return whether the master is back and its log is being copied."""
 
 
 class Escaping:
-    """Delivers for a slave's master."""
+    """Delivers on behalf of a slave's lost master."""
 
     def __init__(
         self,
@@ -98,23 +98,23 @@ class Escaping:
         self._has_timers = config.timer_wheel_enable
 
     def pause(self) -> bool:
-        """Send nothing more for a while: a master is back. Return whether answers are still awaited."""
+        """Stop sending for a while, as a master is back; return whether answers are still pending."""
         now_ms = self._clock.monotonic_ms()
         self._paused_until_ms, self._asked_until_ms = now_ms + PAUSE_MS, now_ms + ASKED_MS
         return self.is_awaiting
 
     @property
     def is_awaiting(self) -> bool:
-        """Return whether answers are awaited, or something was sent in part."""
+        """Return whether an answer is pending, or something was sent in part."""
         return self._transactions.is_awaiting or self._is_midway or self._levels.is_awaiting
 
     def acknowledge(self, done: Iterable[AckSet]) -> bool:
-        """Have popped messages not passed on; return whether this slave acts, and knows what was popped."""
+        """Exclude acknowledged messages; return whether this slave acts and knows what was popped."""
         return self._is_active and self._pops.acknowledge(done)
 
     @property
     def knows_popped(self) -> bool:
-        """Return whether this slave acts, and has read what was popped."""
+        """Return whether this slave acts and has read which messages were popped."""
         return self._is_active and self._pops.knows_popped
 
     @property
@@ -122,12 +122,12 @@ class Escaping:
         return self._was_acting and self._clock.monotonic_ms() >= self._paused_until_ms
 
     def forget(self) -> None:
-        """Forget what is sent, as the log is about to be cut: its numbers may soon mean other messages."""
+        """Forget all sends before the log is truncated: its offsets may soon mean other messages."""
         self.begin_again()
         self._passed_on.is_ahead = False
 
     def begin_again(self) -> None:
-        """Forget what is sent, and look at the log and the progress again once the slave acts."""
+        """Forget all sends; reread the log and the progress once the slave acts again."""
         self._levels.begin()
         self._transactions.begin()
         self._timers.end()
@@ -136,7 +136,7 @@ class Escaping:
 
     @property
     def _is_midway(self) -> bool:
-        """Return whether a slot of timers, or what was popped together, has been sent in part."""
+        """Return whether a timer slot or a window of popped messages has been sent in part."""
         return self._timers.is_midway or self._pops.is_midway
 
     def _soon(self) -> None:
@@ -145,7 +145,7 @@ class Escaping:
     def _act(self, now_ms: MonotonicMs) -> None:
         self._rounds.by(now_ms + AGAIN_MS)
         if self._slave.is_copying:
-            self._paused_until_ms = now_ms  # The master that asked has registered.
+            self._paused_until_ms = now_ms  # The asking master has registered.
         if not self._slave.acts or now_ms < self._paused_until_ms:
             if self._is_midway and self._is_being_ended(now_ms):
                 self._was_acting = self._was_acting and not self._slave.is_copying
@@ -176,10 +176,10 @@ class Escaping:
                 self._rounds.by(now_ms + SOON_MS)
 
     def _is_being_ended(self, now_ms: MonotonicMs) -> bool:
-        """Send the rest of what was sent in part; return whether it is still to be ended.
+        """Send the rest of what was sent in part; return whether some is left.
 
-        The log may be copied again by then: a master that returns asks later, and awaits the rest. One that
-        was never gone asks nothing, and has delivered it.
+        The log may be copied again by then: a returning master asks later and waits for the rest. A master
+        that was never gone asks nothing and has delivered it.
         """
         if now_ms < self._asked_until_ms or not self._slave.is_copying:
             for part in (self._timers, self._pops):

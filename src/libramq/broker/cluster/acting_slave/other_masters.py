@@ -1,5 +1,5 @@
-"""The other masters: to which master and queue an acting slave sends each message, how many messages and
-bytes may be under way, and when one is sent again after a refusal or no answer.
+"""The other masters: the master and queue to which an acting slave sends each message, how many messages and
+bytes may be in flight, and when a message is resent after a refusal or no answer.
 
     window: messages in their order ─► routes of their topics ─► each to the next queue ─► accepted, or again
 
@@ -29,20 +29,21 @@ from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 
-#: Ours: how soon a refused message is sent again, and a route asked for again.
+#: Ours: the delay before a refused message is resent, and before an empty route is fetched again.
 AGAIN_MS: Final = 1_000
+#: Ours: the age at which a route is fetched again.
 ROUTE_MS: Final = 30_000
 ANSWER_MS_MAX: Final = 3_000
-#: Ours: of messages that are read in one turn and sent at once, apart from the last of them.
+#: Ours: the bytes of messages read in one turn and sent at once, not counting the last message.
 WINDOW_BYTES_MAX: Final = 1024 * 1024
-#: Ours: topics whose routes are kept.
+#: Ours: at most this many topics' routes are cached.
 ROUTES_MAX: Final = 10_000
 
 
 class Window:
-    """Messages in the order of their queue; one that was accepted is None.
+    """Messages in the order of their queue; an accepted message is replaced by None.
 
-    awaited: the places of those under way. refusals: how often a broker has refused which.
+    awaited: the places of the messages in flight. refusals: how often a broker refused each place.
     """
 
     def __init__(self, messages: list[MessageExt], end_offset: int) -> None:
@@ -55,12 +56,12 @@ class Window:
 
     @property
     def next_offset(self) -> int:
-        """Return the offset of the first message that is not accepted."""
+        """Return the offset of the first message not yet accepted."""
         return next((each.queue_offset for each in self.messages if each is not None), self.end_offset)
 
     @property
     def left(self) -> set[int]:
-        """Return the offsets of the messages that are not accepted."""
+        """Return the offsets of the messages not yet accepted."""
         return {each.queue_offset for each in self.messages if each is not None}
 
     @property
@@ -70,9 +71,9 @@ class Window:
 
 
 class Retry(NamedTuple):
-    """A message's next attempt. of_topic: masters that have this topic get it; they make its retry topic.
+    """A message's next attempt. of_topic: sent to masters that have this topic; they create its retry topic.
 
-    times_max: with more attempts it becomes a dead letter there.
+    times_max: after more attempts the message becomes a dead letter there.
     """
 
     of_topic: str
@@ -81,9 +82,9 @@ class Retry(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """A message for another master. group: its producer's; None: the slave's.
+    """A message for another master. group: its producer's, or None for the slave's own.
 
-    transaction: the bits of its flag.
+    transaction: the transaction bits of the message's system flag.
     """
 
     topic: str
@@ -94,7 +95,7 @@ class Outgoing(NamedTuple):
 
 
 class OtherMasters:
-    """Sends windows. name_server: where to ask for routes; ready: called when a route arrives."""
+    """Sends windows. name_server: returns the one to ask for routes; ready: called when a route arrives."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class OtherMasters:
     def send(
         self, window: Window, outgoing: Callable[[MessageExt], Outgoing], accepted: Callable[[], None]
     ) -> None:
-        """Send what is neither accepted nor under way. accepted: called when one more is."""
+        """Send messages neither accepted nor in flight. accepted: called after each acceptance."""
         now_ms = self._clock.monotonic_ms()
         for place, message in enumerate(window.messages):
             if message is None or place in window.awaited or now_ms < window.again_ms:
@@ -151,10 +152,10 @@ class OtherMasters:
             window.messages[place] = None
             accepted()
 
-    # Where to.
+    # Routes.
 
     def has(self, topic: str) -> bool | None:
-        """Return whether another master has a topic; None: that is not known yet."""
+        """Return whether another master has a topic; None while that is unknown."""
         queues = self._queues(topic, self._clock.monotonic_ms())
         return bool(queues) if topic in self._routes else None
 
@@ -183,7 +184,7 @@ class OtherMasters:
             log.warning("messages wait for the master: no other one has their topic", topic=topic)
 
     def _others(self, route: TopicRouteData) -> list[tuple[str, int]]:
-        """Return address and number of the queues at other masters that may be written."""
+        """Return the address and id of each writable queue at other masters."""
         masters = {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}
         masters.pop(self._name, None)
         return [

@@ -1,19 +1,19 @@
-"""Pops at an acting slave that writes no journal: popped messages whose invisible time is over go to the
-retry topic at other masters, and acknowledgements of them are taken.
+"""Pops at an acting slave that writes no journal: sends popped messages whose invisible time is over to the
+retry topic at other masters, and accepts acknowledgements of them.
 
     journal, from its master's place on ─► check points in flight, by when their messages are visible again
         ─► due ─► the messages of some, 32 at once ─► sent to their group's retry topic at other masters
-        ─► the mark (`pop/passed_on.py`): what was passed on up to here
+        ─► the mark (`pop/passed_on.py`): everything before it was passed on
 
-The journal does not grow while the master is gone, so it is read once. What is acknowledged here meanwhile is
-in the account, too, which the master asks for. A check point whose topic no other
-master has waits, and others pass it; so does one whose group or messages this slave does not have (yet), as
-its master may. One is passed on when all of its messages were accepted; a slave that
-is killed before sends all of them again. The master that returns awaits those that were sent in part, and
-acknowledges what was passed on (`returning_master.py`).
+The journal does not grow while the master is gone, so it is read once. Acknowledgements received here are in
+the account as well, which the master asks for. If no other master hosts its topic, a check point waits and
+later ones overtake it. The same applies while this slave lacks the group or the messages, because its master
+may still have them. A check point is passed on once all of its messages were accepted; a slave killed before
+that sends all of them again. A returning master waits for check points sent in part, and acknowledges those
+passed on (`returning_master.py`).
 
-A slave of Apache's master passes nothing on: that one asks nobody when it is back. Apache's slave sends check
-points, for another master to ask it for their messages (PopReviveService.java, EscapeBridge.java).
+A slave of Apache's master passes nothing on, because that master asks nobody when it returns. Apache's slave
+sends check points, and other masters ask it for their messages (PopReviveService.java, EscapeBridge.java).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,20 +44,21 @@ from libramq.store.log.append import undamaged
 from libramq.store.log.segments import ColdRead
 from libramq.store.reading.read import ReadStatus
 
-#: Ours: messages that are sent at once, but for the last check point's; entries that one read takes.
+#: Ours: at most this many messages are sent at once, not counting those of the last check point.
 WINDOW_MAX: Final = 32
+#: Ours: at most this many journal entries are taken by one read.
 READ_MAX: Final = 128
-#: Ours: check points that others pass; with more of them, those behind wait, too.
+#: Ours: check points that later ones may overtake; when there are more, those behind wait too.
 WAITING_MAX: Final = 4_096
-#: Ours: how often it is looked whether another master has those topics by now.
+#: Ours: the interval of checks whether another master hosts the topics of waiting check points.
 LOOK_AGAIN_MS: Final = 1_000
 
-#: What has been done already, and would be again.
+#: Properties of requests already carried out, which would otherwise be repeated.
 _DROPPED: Final = (p.DELAY, p.TRANSACTION_PREPARED, *p.TIMER_REQUESTS)
 
 
 class EscapingPops:
-    """Passes check points on in the order in which they are visible. ready: called when one may go on."""
+    """Passes check points on in the order of their visibility. ready: called when a window is done."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class EscapingPops:
         self._masters = masters
         self._clock = clock
         self._ready = ready
-        #: Whether the log is to be looked at again once the window is done.
+        #: Whether to reread the journal once the window is done.
         self._begins_later = False
         self._reader: JournalReader | None = None
         self._in_flight: InFlight | None = None
@@ -92,11 +93,11 @@ class EscapingPops:
 
     @property
     def knows_popped(self) -> bool:
-        """Return whether the journal was read; none of Apache's master is."""
+        """Return whether the journal was read; Apache's master has none to read."""
         return self._in_flight is not None or self._file.content.place < 0
 
     def begin(self) -> None:
-        """Look at the journal as it is now. What was sent in part is ended before."""
+        """Read the journal as it is now, after finishing what was sent in part."""
         self._begins_later = self.is_midway
         if self._begins_later or self._file.content.place < 0:
             return
@@ -110,10 +111,10 @@ class EscapingPops:
         )
 
     def acknowledge(self, done: Iterable[AckSet]) -> bool:
-        """Note messages that are done, those of a check point as a BitSet of Java's.
+        """Note acknowledged messages; each check point's are given as a Java BitSet.
 
-        Return False while the journal is read, and for a check point that has not come from the master: its
-        messages will be handed out here. What was passed on already is forgotten.
+        Return False while the journal is read, or for an unknown check point, whose messages this slave will hand
+        out itself. Messages already passed on are ignored.
         """
         in_flight = self._in_flight
         if in_flight is None:
@@ -131,7 +132,7 @@ class EscapingPops:
         return True
 
     def _is_behind(self, key: Key) -> bool:
-        """Return whether this slave hands out what a check point begins with, as it knows of no pop."""
+        """Return whether a check point begins at or behind this slave's own position in the queue."""
         topic, group, queue_id, start_offset, _ = key
         queue = group, topic, queue_id
         position = self._unwritten.starts.get(queue, 0) if self._unwritten is not None else 0
@@ -139,38 +140,38 @@ class EscapingPops:
         return start_offset >= max(position, committed)
 
     def end(self) -> None:
-        """Forget what is in flight: a master is there, or the log is about to be cut."""
+        """Forget everything in flight: the master is back, or the log is about to be truncated."""
         self._begins_later = False
         self._forget()
 
     def _forget(self) -> None:
         self._reader = None
-        #: What was in flight when the master was lost; None: it has not been read.
+        #: The check points in flight when the master was lost; None until the journal is read.
         self._in_flight = None
         self._unsorted: Iterator[CheckPoint] | None = None
-        #: The origins of those that are sorted, until all are.
+        #: The origins of the check points sorted so far; emptied when all are.
         self._origins: set[int] = set()
-        #: By when their messages are visible, and by their places in the journal, no two of which are equal.
+        #: A heap by the time of visibility, then by place in the journal, which is unique.
         self._due: list[tuple[int, int, CheckPoint]] = []
-        #: Those whose topics no other master has.
+        #: Due check points whose topics no other master has.
         self._parked: list[CheckPoint] = []
         self._look_again_ms = self._clock.monotonic_ms()
         self._end_window()
 
     def _end_window(self) -> None:
         self._window: Window | None = None
-        #: The check points that the window is about, whether some of their messages were accepted, and the
-        #: origins of those that wait.
+        #: The window's check points, whether some of their messages were accepted, and the origins of those
+        #: that must wait.
         self._taken: list[CheckPoint] = []
         self._is_begun = False
         self._left: set[int] = set()
-        #: The check points of its messages, by the ids of these objects, which it keeps until they are sent.
+        #: The check point of each message by the message's `id()`; the window keeps the messages alive.
         self._owners: dict[int, CheckPoint] = {}
 
     def act(self, *, is_ending: bool = False) -> bool:
-        """Read or send on; return whether there is more to do soon. May raise ColdRead.
+        """Read or send on; return whether to call again soon. May raise ColdRead.
 
-        is_ending: only what was sent in part.
+        is_ending: only finish what was sent in part.
         """
         if is_ending and not self.is_midway:
             return False
@@ -185,14 +186,14 @@ class EscapingPops:
             if not self._taken:
                 return False
             self._window = window
-            if window.is_done:  # Nothing of it can be sent, now or ever.
+            if window.is_done:  # None of its messages can be sent, or none needs to be.
                 self._finish()
                 return True
         window = self._window
         self._masters.send(window, self._outgoing, lambda: self._accepted(window))
         return False
 
-    # What is in flight.
+    # Check points in flight.
 
     def _read(self, reader: JournalReader) -> None:
         if reader.step():
@@ -206,7 +207,7 @@ class EscapingPops:
         self._unsorted = iter(list(loaded.in_flight))
 
     def _sort(self, unsorted: Iterator[CheckPoint]) -> None:
-        """Sort some of what is in flight, without what was done before the slave was restarted."""
+        """Sort a portion of the check points in flight; skip those passed on before a restart."""
         assert self._in_flight is not None
         some = list(islice(unsorted, PORTION))
         passed_on = {each.origin for each in self._file.content.of(some)}
@@ -220,14 +221,14 @@ class EscapingPops:
             self._file.keep(self._origins)
             self._origins = set()
             content = self._file.content
-            # The mark stays where it is, as the master may not have asked: what it passed by waits.
+            # The mark stays, as the master may not have asked yet: check points before it count as waiting.
             waiting = tuple(each.origin for *_, each in self._due if content.reaches(each))
             self._file.content = msgspec.structs.replace(content, until=self._until, waiting=waiting)
 
     def _add(self, check_point: CheckPoint) -> None:
         heappush(self._due, (check_point.visible_ms, check_point.origin, check_point))
 
-    # What is sent.
+    # Sending.
 
     def _fill(self, now_ms: MonotonicMs) -> Window:
         """Take check points that are due, and return a window with their messages."""
@@ -266,7 +267,7 @@ class EscapingPops:
         return Window(messages, self._until)
 
     def _look_again(self, now_ms: MonotonicMs) -> None:
-        """Have those tried again whose topics another master has by now."""
+        """Requeue check points whose topics another master has by now."""
         if now_ms < self._look_again_ms or not self._parked:
             return
         self._look_again_ms = now_ms + LOOK_AGAIN_MS
@@ -278,7 +279,7 @@ class EscapingPops:
                 self._parked.append(each)
 
     def _messages(self, check_point: CheckPoint) -> list[MessageExt] | None:
-        """Return the messages that are not acknowledged; None if not all that is needed is here."""
+        """Return the unacknowledged messages; None if the group or one of the messages is missing here."""
         if check_point.group not in self._groups:
             return None
         found: list[MessageExt] = []
@@ -314,7 +315,7 @@ class EscapingPops:
             self._ready()
 
     def _finish(self) -> None:
-        """Note that the window's check points were passed on, but for those that wait."""
+        """Note that the window's check points were passed on, except for those that must wait."""
         content = self._file.content
         done = {each.origin for each in self._taken} - self._left
         waiting = {*content.waiting, *self._left} - done

@@ -2,12 +2,12 @@
 3 s), or begins again after a stall, and from which slave's progress it continues.
 
     a slave whose master is gone, each second
-          ─► a name server: is no id lower than ours? ─► the other slaves: what they have done
-          ─► do we have their last record? ─► it is ours, too ─► all have answered, or 3 s are over: we act
+          ─► a name server: is no id lower than ours? ─► the other slaves: their progress
+          ─► do we have their last record? ─► adopt it ─► all have answered, or 3 s are over: we act
 
-An acting slave that stood still, or lost its name servers, for 5 s begins again with its peers' progress:
-another one may have acted meanwhile. Between slaves the last record counts: an account may refer to copies
-that only a longer log has.
+If an acting slave stalled or lost its name servers for 5 s, another one may have acted meanwhile, so it
+starts over with its peers' progress. A peer's progress counts only if its last record is in our log as well:
+its account may refer to copies that only a longer log has.
 
 Upstream: BrokerController.changeSpecialServiceStatus; BrokerPreOnlineService.
 """
@@ -42,10 +42,11 @@ from libramq.timers.timers import Again
 
 log = get_logger(__name__)
 
-#: Ours: how often a slave copies what others have done, and how long one that begins to act waits for them.
+#: Ours: the interval at which a slave copies the progress of the others.
 EVERY_MS: Final = 1_000
+#: Ours: how long a slave that is about to act waits for the progress of the others.
 PEERS_MS_MAX: Final = 3_000
-#: Ours: for how long a name server's answer counts.
+#: Ours: how long a name server's answer is valid.
 CONFIRMED_MS: Final = 3_000
 
 
@@ -58,14 +59,14 @@ class FollowingSlave(Protocol):
 
     @property
     def is_acting(self) -> bool:
-        """Return whether slaves are to act for a master that is gone."""
+        """Return whether the slaves should act for a lost master."""
 
     def interrupted(self) -> None:
-        """Forget what was begun: another slave may have acted meanwhile."""
+        """Discard unfinished work: another slave may have acted meanwhile."""
 
 
 class ActingSlave:
-    """Copies what the other slaves of a lost master have done, and decides whether this one acts."""
+    """Copies the progress of a lost master's other slaves, and decides whether this one acts."""
 
     def __init__(
         self,
@@ -85,9 +86,9 @@ class ActingSlave:
         self._due.at(self._clock.monotonic_ms() + EVERY_MS)
         self._has_begun = False
         self._looked_ms = self._confirmed_ms = self._clock.monotonic_ms()
-        #: When the master was found to be gone, and this slave the first of those that are left.
+        #: Since when the master is known to be gone and this slave to have the lowest id left.
         self._since_ms: MonotonicMs | None = None
-        #: Those that name servers know; those that have answered since; and those that have yet to.
+        #: The other slaves known to name servers; those that have answered; and those with a pending request.
         self._peers: dict[int, str] = {}
         self._known: set[int] = set()
         self._awaited: set[int] = set()
@@ -96,25 +97,25 @@ class ActingSlave:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether this slave is the one that acts, and knows what others have done before."""
+        """Return whether this slave is the acting one, and knows the others' progress."""
         return self._has_begun and not self._is_overdue(self._looked_ms, self._clock.monotonic_ms())
 
     @property
     def is_confirmed(self) -> bool:
-        """Return whether this slave acts, and a name server has said so within seconds."""
+        """Return whether this slave acts, confirmed by a name server within the last seconds."""
         return self.has_begun and self._is_known_first(self._clock.monotonic_ms())
 
     def soon(self) -> None:
-        """Look at once: the master may have come or gone."""
+        """Check at once: the master may have come or gone."""
         self._due.by(self._clock.monotonic_ms())
 
     def forget(self) -> None:
-        """Drop answers under way: the log is about to be cut."""
+        """Ignore pending answers: the log is about to be truncated."""
         self._copyings += 1
         self._awaited.clear()
 
     def make_way(self, broker_id: int) -> None:
-        """Note that another slave asks: one with a lower id is about to act."""
+        """Note a query of another slave: one with a lower id is about to act."""
         if broker_id < self._id:
             self._end()
 
@@ -123,11 +124,11 @@ class ActingSlave:
         self._known.clear()
 
     def _is_overdue(self, last_ms: MonotonicMs, now_ms: MonotonicMs) -> bool:
-        """Return whether another slave may have acted since, as this one was stalled or cut off."""
+        """Return whether this slave was stalled or cut off for so long that another one may have acted."""
         return bool(self._peers) and now_ms - last_ms >= STALL_MS_MIN
 
     def _is_known_first(self, now_ms: MonotonicMs) -> bool:
-        """Return whether a name server has said within seconds that this slave is the first of those left."""
+        """Return whether a name server confirmed within seconds that this slave has the lowest id left."""
         return now_ms - self._confirmed_ms < CONFIRMED_MS
 
     def _begin_again(self) -> None:
@@ -170,7 +171,7 @@ class ActingSlave:
         self._decide(now_ms)
 
     def _decide(self, now_ms: MonotonicMs) -> None:
-        """Act, once the other slaves have said what they have done, or were silent for long enough."""
+        """Begin to act once every other slave has reported its progress, or the wait is over."""
         if self._has_begun or self._since_ms is None or not self._is_known_first(now_ms):
             return
         silent = self._peers.keys() - self._known
@@ -189,7 +190,7 @@ class ActingSlave:
         if not self._slave.is_acting or self.has_begun:
             return
         if isinstance(answer, BrokerError):
-            self._has_answered(id_)  # Apache's, or another version: it never says.
+            self._has_answered(id_)  # Apache's, or another version, which never reports progress.
         elif isinstance(answer, LibraError):
             return
         elif answer.is_moving and id_ > self._id:
@@ -204,7 +205,7 @@ class ActingSlave:
         self._decide(self._clock.monotonic_ms())
 
     def _compare(self, id_: int, address: str, answer: Delivered) -> None:
-        """Take over what a slave has done, if we have all of its log."""
+        """Adopt another slave's progress, if we have all of its log."""
         place, copying = answer.others.last_record, self._copyings
         record = self._files.store.copy.record(*place) if place is not None else None
         if place is None or record is None:
@@ -232,7 +233,7 @@ class ActingSlave:
         self._has_answered(id_)
 
     def _is_ahead(self, answer: Delivered) -> bool:
-        """Return whether a slave may have done what we do not know of."""
+        """Return whether a slave's progress includes deliveries unknown to us."""
         schedule, others = self._files.schedule, answer.others
         return (
             any(each.is_ahead_of(schedule.account_of(level)) for level, each in answer.accounts.items())

@@ -1,14 +1,14 @@
-"""Timer messages at an acting slave: those whose time has come go to other masters, slot by slot, and the
-timer checkpoint says up to when.
+"""Timer messages at an acting slave: sends due ones to other masters, slot by slot, and records in the timer
+checkpoint up to which time.
 
-    timers' topic ─► what waits, by slot (8 bytes a message) ─► a slot that is over, 32 at once
+    timers' topic ─► pending messages, by slot (8 bytes each) ─► an elapsed slot, 32 at once
                   ─► sent (`other_masters.py`) ─► the timer checkpoint: slots before this time are delivered
 
-A slave has no wheel, and the log of its master does not grow while that is gone: so the topic is read once,
-up to its end. Left out are what the copied checkpoint says was delivered, what the log has copies of, what
-recalls name, and POP's entries. A slot counts as delivered when all of it was accepted; a slave that is
-killed before sends the whole slot again. The master that returns waits for the slot that is sent in part,
-and takes the checkpoint over (`returning_master.py`).
+A slave has no wheel, and its master's log does not grow while the master is gone, so the topic is read
+once, up to its end. Messages delivered according to the copied checkpoint or to copies in the log, recalled
+messages and POP's entries are skipped. A slot counts as delivered once all of it was accepted; a slave killed
+before that sends the whole slot again. A returning master waits for a slot sent in part, and adopts the
+checkpoint (`returning_master.py`).
 
 Upstream: TimerMessageStore.isShouldRunningDequeue, EscapeBridge.putMessage.
 """
@@ -30,8 +30,9 @@ from libramq.store.log.append import undamaged
 from libramq.timers.delivered_copies import DeliveredCopies
 from libramq.timers.due_message import rolled_key
 
-#: Ours: messages that are sent at once, and that one read takes.
+#: Ours: at most this many messages are sent at once.
 WINDOW_MAX: Final = 32
+#: Ours: at most this many entries of the timers' topic are taken by one read.
 READ_MAX: Final = 128
 
 _DROPPED: Final = (
@@ -41,7 +42,7 @@ _DROPPED: Final = (
 
 
 class EscapingTimers:
-    """Sends the messages of slots that are over, the oldest slot first. ready: called when one may go on."""
+    """Sends the messages of elapsed slots, oldest slot first. ready: called when the next can be sent."""
 
     def __init__(
         self,
@@ -61,15 +62,15 @@ class EscapingTimers:
         self._clock = clock
         self._ready = ready
         self._copies = DeliveredCopies(files.store, files.destinations)
-        #: What waits, as offsets in the timers' topic by time; there may be 259,200 slots, one a second for
-        #: three days (timerMaxDelaySec). `ticks`: a heap of them.
+        #: Pending messages: offsets in the timers' topic, by tick; up to 259,200 slots, one a second for
+        #: three days (timerMaxDelaySec). `_ticks` is a heap of the keys.
         self._slots: dict[int, array[int]] = {}
         self._ticks: list[int] = []
-        #: The keys that recalls name, by time.
+        #: The keys of recalled messages, by tick.
         self._recalled: dict[int, set[str]] = {}
         self._next_offset = self._end = 0
         self._forget_first()
-        #: Whether the log is to be looked at again once the first slot is delivered.
+        #: Whether to reread the topic once the first slot is delivered.
         self._begins_later = False
 
     @property
@@ -78,7 +79,7 @@ class EscapingTimers:
         return self._is_begun or (self._window is not None and bool(self._window.awaited))
 
     def begin(self) -> None:
-        """Look at the log as it is now; waits for the disk. A slot that was sent in part is ended before."""
+        """Read the topic as it is now, after finishing a slot sent in part; waits for the disk."""
         self._begins_later = self.is_midway
         if self._begins_later:
             return
@@ -88,7 +89,7 @@ class EscapingTimers:
         self._copies.begin()
 
     def end(self) -> None:
-        """Forget what waits: a master is there."""
+        """Forget pending messages: the master is back."""
         self._forget()
         self._copies.end()
 
@@ -100,18 +101,18 @@ class EscapingTimers:
         self._forget_first()
 
     def _forget_first(self) -> None:
-        """Begin with a slot that nothing was sent of."""
+        """Reset the state of the first slot: none of it was sent."""
         self._window: Window | None = None
         #: Whether some of the first slot was accepted, and not all.
         self._is_begun = False
-        #: The first place of the slot that was not looked at, and the keys of messages that it has twice.
+        #: The slot's first unread place, and the keys of rolled messages found, which may come twice.
         self._next_place = 0
         self._rolled: set[str] = set()
 
     def act(self, *, is_ending: bool = False) -> bool:
-        """Read or send on; return whether there is more to do soon. May raise ColdRead.
+        """Read or send on; return whether to call again soon. May raise ColdRead.
 
-        is_ending: only the slot that was sent in part.
+        is_ending: only finish a slot sent in part.
         """
         if is_ending and not self.is_midway:
             return False
@@ -133,7 +134,7 @@ class EscapingTimers:
         return False
 
     def _collect(self) -> None:
-        """Note the slots of the next messages of the topic."""
+        """Sort the topic's next messages into slots."""
         read = self._store.read(names.TIMER_TOPIC, 0, self._next_offset, READ_MAX)
         for message in undamaged(read.data):
             out_ms = p.whole_number(message.properties.get(p.TIMER_OUT_MS, ""))
@@ -153,7 +154,7 @@ class EscapingTimers:
         self._next_offset = max(read.next_offset, self._next_offset + 1)
 
     def _find(self, tick: int) -> list[MessageExt] | None:
-        """Return the next messages of the first slot that nobody has delivered; None: call again."""
+        """Return the next undelivered messages of a slot; None: call again."""
         found: dict[object, MessageExt] = {}
         offsets, place, size = self._slots[tick], self._next_place, 0
         dropped = Counter[str]()
@@ -179,7 +180,7 @@ class EscapingTimers:
         return list(found.values()) if found or place == len(offsets) else None
 
     def _is_left_out(self, message: MessageExt, tick: int) -> bool:
-        """Return whether a message was recalled, or was sent already as it is in the topic twice."""
+        """Return whether a message was recalled, or is a second copy of one already sent."""
         properties = message.properties
         if f"{properties[p.REAL_TOPIC]}+{properties.get(p.UNIQ_KEY)}" in self._recalled.get(tick, ()):
             return True
@@ -200,7 +201,7 @@ class EscapingTimers:
             self._ready()
 
     def _finish(self) -> None:
-        """Note that the first slot was delivered, as all slots before it were."""
+        """Note that the first slot was delivered, like all slots before it."""
         tick = heappop(self._ticks)
         del self._slots[tick]
         self._recalled.pop(tick, None)

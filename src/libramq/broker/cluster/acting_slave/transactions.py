@@ -1,13 +1,13 @@
-"""Transactions at an acting slave: open half messages go to another master, which asks their producers; which
-of them are passed on, and which are too young.
+"""Transactions at an acting slave: passes open half messages on to another master, which checks with their
+producers, and leaves those that are too young.
 
     half topic   … ended  open │ open   renewed  ended   young    half messages behind the committed offset
-                                 sent ─► a half message there, and its producers are asked there
+                                 sent ─► a half message there, whose producer is checked with
 
-What the slave has passed on is the committed offset of CID_RMQ_SYS_TRANS here; the master that returns takes
-it over, refuses ends of what lies before it, and ends later copies of that, which were not copied
-(`returning_master.py`). Ends are refused here, as by Apache's slave: producers end the half message at the
-other master, when that asks.
+The committed offset of CID_RMQ_SYS_TRANS records what the slave has passed on. A returning master adopts it,
+refuses to end half messages before it, and ends later copies of them that were not copied
+(`returning_master.py`). Like Apache's, this slave refuses to end transactions: producers end the half message
+at the other master when it checks with them.
 
 Upstream: TransactionalMessageServiceImpl.check, EscapeBridge.putMessage.
 """
@@ -33,8 +33,9 @@ from libramq.message.message import MessageExt
 from libramq.message.sys_flag import TRANSACTION_PREPARED
 from libramq.store.log.append import undamaged
 
-#: Ours: half messages that are sent at once, and looked at in one turn.
+#: Ours: at most this many half messages are sent at once.
 WINDOW_MAX: Final = 32
+#: Ours: at most this many half messages are examined in one turn.
 LOOKED_AT_MAX: Final = 64
 
 _DROPPED: Final = (
@@ -66,15 +67,15 @@ class EscapingTransactions:
 
     @property
     def is_awaiting(self) -> bool:
-        """Return whether another master has been sent something, and has not answered."""
+        """Return whether an answer of another master is pending."""
         return self._window is not None and bool(self._window.awaited)
 
     def begin(self) -> None:
-        """Look at the log as it is now."""
+        """Reread the log."""
         self._open = self._loading = self._window = None
 
     def act(self) -> bool:
-        """Send on; return whether there is more to look at soon. May raise ColdRead."""
+        """Send on; return whether to call again soon. May raise ColdRead."""
         open_, loading = self._open, self._loading
         if open_ is None or loading is None:
             open_ = self._state()
@@ -103,7 +104,7 @@ class EscapingTransactions:
         return open_
 
     def _find(self, open_: KnownTransactions) -> tuple[list[MessageExt], bool]:
-        """Return the next open half messages, and whether there may be more."""
+        """Return the next open half messages, and whether more may follow."""
         found: list[MessageExt] = []
         end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         offset, size = open_.half_offset, 0
@@ -135,7 +136,7 @@ class EscapingTransactions:
         topic = message.properties[p.REAL_TOPIC]
         if message.physical_offset >= self._destinations.deleted_end(topic):
             return False
-        open_.remember((message.queue_offset,))  # It is counted once.
+        open_.remember((message.queue_offset,))  # Count it only once.
         self._destinations.drop({topic: 1})
         return True
 
