@@ -1,13 +1,13 @@
-"""The cluster: how changes of other brokers (come, gone, topics, members) take effect here, how often name
-servers are polled for them, what is sent as time passes, and that topics' routes are fetched again when a
-broker arrives.
+"""The cluster: how this broker reacts to changes of other brokers (arrival, departure, topics, members), how
+often it polls name servers for them, what it sends periodically, and that topics' routes are fetched again
+when a broker arrives.
 
-        brokers and topics change              (ClusterWatch)  ─► coordination, assigner, links
-        members of groups change               (member_relay)   ─► beats, lists, coordination, assigner
+        changes of brokers and topics          (ClusterWatch)  ─► coordination, assigner, links
+        changes of groups' members             (member_relay)  ─► beats, lists, coordination, assigner
         requests of other brokers              (processor/peers)
 
-Requests are sent as questions, by the shell. Requests of coordination and the assigner to other brokers are
-in `peer_brokers.py`.
+The shell sends the requests. Those of coordination and the assigner to other brokers are in
+`peer_brokers.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,18 +38,19 @@ from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 
-#: Ours: how soon an added broker, or a topic that was changed elsewhere, is noticed.
+#: Ours: the interval of polling for new brokers and for topics changed elsewhere.
 LOOK_MS: Final = 1_000
-#: Ours: the pace after a connection to a broker has ended: the name server notices that at the same moment,
-#: and removes the broker; one that only restarts is back within these seconds.
+#: Ours: the polling interval after a connection to a broker has ended: the name server notices that at the
+#: same moment and removes the broker.
 LOOK_SOON_MS: Final = 50
+#: Ours: how long that faster polling lasts; a broker that only restarts is back by then.
 SOON_MS: Final = 3_000
-#: Ours: so that many topics cost a broker at most some ten milliseconds a second.
+#: Ours: limits the cost of many topics to some ten milliseconds a second.
 TOPICS_PER_LOOK_MAX: Final = 200
 
 
 class Cluster:
-    """Handles changes caused by other brokers. topics: those whose queues at other brokers matter."""
+    """Handles changes caused by other brokers. topics: returns the topics whose remote queues matter."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Cluster:
     def _members_changed(self, group: str) -> None:
         """Handle a change of our connected clients."""
         coordinator = self.view.coordinator_of(group)
-        if self.view.is_alone or coordinator is None:  # Alone, coordination has heard of it at once.
+        if self.view.is_alone or coordinator is None:  # Alone, coordination was notified directly.
             return
         if coordinator == self._name:
             self.relay.own_changed(group, now_ms=self._now_ms())
@@ -104,16 +105,16 @@ class Cluster:
     # Requests of other brokers.
 
     def require_peer(self, address: str, broker_name: str | None = None) -> None:
-        """Raise NoPermission for a request that does not come from a broker's host: from that broker's, if
-        named. The endpoint asks without a name, before it decodes what may be large.
+        """Raise NoPermission unless a request comes from a known broker's host: that of `broker_name`, if
+        given. The endpoint omits the name, to check before it decodes a large body.
 
-        A host proves little: every program there is trusted. A signature proves more; the endpoint
+        A host proves little, because every program there is trusted. A signature proves more; the endpoint
         requires one if the cluster has credentials.
         """
         host = address.rpartition(":")[0]
         if self.view.is_at(broker_name, host) if broker_name is not None else self.view.has_host(host):
             return
-        self._watch.look_soon()  # It may have been added just now.
+        self._watch.look_soon()  # The sender may have been added just now.
         raise broker_error(
             ResponseCode.NO_PERMISSION,
             f"{broker_name or 'the sender'} at {host} is not a known broker of this cluster",
@@ -164,7 +165,7 @@ class Cluster:
         self.peers.tick(now_ms)
 
     def _publish(self, groups: Sequence[str]) -> None:
-        """Send the news of changed groups that are coordinated here to all brokers concerned."""
+        """Send changes of groups coordinated here to all brokers concerned."""
         for group in groups:
             self._coordination.stock_members(group, self.relay.stock(group))
             for edge, body in self.relay.publish_list(group):
@@ -172,12 +173,12 @@ class Cluster:
             self._assigner.changed(group)
 
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
-        """Extend deadlines after a stall of this process: messages of brokers have not been read yet."""
+        """Extend deadlines after a stall of this process, as brokers' messages are still unread."""
         self.relay.stalled(stall_ms, now_ms)
         self.peers.stalled(stall_ms)
 
     def _set_deadline(self) -> None:
-        """Set the deadline to when `_tick` is due next."""
+        """Set the deadline to the next call of `_tick`."""
         next_ms: MonotonicMs | None = None
         for due_ms in (self._watch.next_due_ms, self.peers.next_due_ms, self.relay.next_due_ms):
             if due_ms is not None and (next_ms is None or due_ms < next_ms):
@@ -217,10 +218,10 @@ class Cluster:
         for update in self._assigner.full_state():
             self.peers.send_assignments_to(link.name, update)
 
-    # Changes that the watch has noticed.
+    # Changes noticed by the watch.
 
     def linked(self) -> list[str]:
-        """Return the brokers to which our connection stands."""
+        """Return the brokers to which we are connected."""
         return [link.name for link in self.peers.links.values() if link.is_linked]
 
     def brokers_changed(self) -> None:
@@ -235,7 +236,7 @@ class Cluster:
         self._coordination.coordinator.masters_absent(self.view.absent)
         for topic in self._coordination.coordinator.topics():
             self._coordination.topic_changed(topic)
-        # Our earlier state of a group may be outdated if another broker may have had it meanwhile.
+        # Another broker may have coordinated our groups meanwhile, so our state of them may be outdated.
         self._coordination.relocate(keeps_own=not (is_first and others), has_new=has_new)
         self.relay.brokers_changed(now_ms=now_ms)
         self._assigner.brokers_changed()
@@ -248,9 +249,9 @@ class Cluster:
 
 
 class ClusterWatch:
-    """Keeps a view up to date: polls a name server for the cluster's brokers, and for the queues of topics.
+    """Keeps a view up to date: polls a name server for the cluster's brokers and the queues of topics.
 
-    One name server at a time, the next one when it does not answer. While none does, the view stays as it is.
+    Uses one name server at a time, and the next one if that fails. While none answers, the view is unchanged.
     """
 
     def __init__(
@@ -284,7 +285,7 @@ class ClusterWatch:
         """Perform everything that is due."""
         if self.next_due_ms is None or now_ms < self.next_due_ms:
             return
-        if not self._name_servers:  # Their list has not been read yet.
+        if not self._name_servers:  # The list has not been fetched yet.
             self.next_due_ms = now_ms + LOOK_MS
             return
         self.next_due_ms = None
@@ -301,12 +302,12 @@ class ClusterWatch:
             self.changed()
 
     def look_often(self) -> None:
-        """Query the name servers often for a while: they will notice the same event soon."""
+        """Poll the name servers faster for a while: they will notice the same event soon."""
         self._soon_until_ms = self._monotonic_ms() + SOON_MS
         self.look_soon()
 
     def look_at(self, topic: str) -> None:
-        """Fetch a topic's route, unless that is under way."""
+        """Fetch a topic's route, unless a request is pending."""
         if topic in self._requested_topics or not self._name_servers:
             return
         self._requested_topics.add(topic)
@@ -336,7 +337,7 @@ class ClusterWatch:
                     address=self._name_server, reason=str(outcome),
                 )  # fmt: skip
             self._position += 1
-            # The other topics follow at once, one after the other.
+            # Try the remaining name servers at once.
             is_last = self._failures % max(1, len(self._name_servers)) == 0
             self.next_due_ms = now_ms + (LOOK_MS if is_last else 0)
             return
@@ -353,7 +354,7 @@ class ClusterWatch:
     def _look_at_topics(self) -> None:
         topics = self._cluster.watched_topics()
         self._view.forget_all_but(topics)
-        if self._view.is_alone:  # Else each topic would cost a request a second, to learn that it is ours.
+        if self._view.is_alone:  # Saves a request per topic and second, which would only find our own queues.
             return
         start = self._topics_seen % len(topics) if len(topics) > TOPICS_PER_LOOK_MAX else 0
         self._topics_seen = start + TOPICS_PER_LOOK_MAX
@@ -362,5 +363,5 @@ class ClusterWatch:
 
 
 def _has_failed(outcome: object) -> bool:
-    """Return whether a question has no answer; that there is no such topic is one."""
+    """Return whether a request failed; TopicNotExist is an answer."""
     return isinstance(outcome, LibraError) and not isinstance(outcome, TopicNotExist)

@@ -1,11 +1,11 @@
-"""The member relay: how brokers report their connected members to a group's coordinator, which sends all the
-one list; how long changes are collected, and when a silent broker's members are dropped.
+"""The member relay: how brokers report their connected members to a group's coordinator, which sends the
+merged list to all of them; how long changes are collected, and when a silent broker's members are dropped.
 
         edge          reports its connected members to a group's coordinator        PEER_MEMBERS
         coordinator   sends the list of all members to the group's edges             PEER_LIST
 
 Every broker is both, for different groups. A group with members at one broker only has no list: its edge
-knows them all. A coordinator sends nothing before every broker that knows the same brokers has reported;
+knows them all. A coordinator sends nothing until every broker with the same view of the cluster has reported;
 meanwhile edges use its last list, or its predecessor's.
 """
 
@@ -19,13 +19,13 @@ from libramq.groups.cluster_view import ClusterView
 from libramq.groups.roster import EdgeMember, MemberList, ServerAssignedMembers
 from libramq.remoting.body.coordination import PeerListBody, PeerMembersBody
 
-#: Ours: changes come in bursts; a larger group's are collected longer, as its list is always sent whole.
+#: Ours: changes come in bursts; those of large groups are collected longer, as a list is always sent whole.
 COLLECT_MS: Final = 5
 MEMBERS_PER_MS: Final = 50
 #: Ours: how long a coordinator waits for brokers that have not reported their members since the set of
 #: brokers changed.
 AGREE_MS_MAX: Final = 1_000
-#: Ours: five beats of a broker; then its clients are forgotten, as if it were gone.
+#: Ours: five beats; then a silent broker's clients are forgotten, as if it were gone.
 EDGE_SILENCE_MS_MAX: Final = 5_000
 
 
@@ -54,15 +54,15 @@ class MemberRelay:
         # Groups whose members here have changed since they were reported to the roster.
         self._unreported: set[str] = set()
         self._changed: dict[str, None] = {}
-        #: When `take_due` has something to do; None: never, in the present state.
+        #: When `take_due` will have work; None: never, in the present state.
         self.next_due_ms: MonotonicMs | None = None
-        #: Called when it has changed.
+        #: Called when `next_due_ms` has changed.
         self.changed: Callable[[], None] = lambda: None
         self._agree_by_ms = MonotonicMs(0)
         self._version = 0
         consumers.observe_members(self._members_changed)
 
-    # The edge's part.
+    # Edge.
 
     def members(self, group_name: str) -> list[EdgeMember]:
         """Return a group's members connected here; empty for a broadcasting group."""
@@ -82,7 +82,7 @@ class MemberRelay:
         ]
 
     def body(self, coordinator: str, changed: Sequence[str] | None) -> PeerMembersBody:
-        """Return the report for a coordinating broker; of all groups that live there, if none are named."""
+        """Return the report for a coordinator: of the changed groups; None: of all that it coordinates."""
         names = [group.name for group in self._consumers.groups()] if changed is None else changed
         reported = {
             name: self.members(name) for name in names if self._view.coordinator_of(name) == coordinator
@@ -98,13 +98,13 @@ class MemberRelay:
         )
 
     def listed(self, body: PeerListBody) -> None:
-        """Take a coordinator's list of a group's members; our own members are notified if it is news."""
+        """Take a coordinator's list of a group's members; notify our own members if it has changed."""
         self._consumers.receive_list(body.group, MemberList(body.broker_name, body.version, body.client_ids))
 
-    # The coordinator's part.
+    # Coordinator.
 
     def brokers_changed(self, *, now_ms: MonotonicMs) -> None:
-        """Handle a change of the cluster's brokers, by which groups get other coordinators."""
+        """Handle a change of the cluster's brokers, which moves groups to other coordinators."""
         self._agree_by_ms = now_ms + AGREE_MS_MAX
         for edge in self._roster.edges():
             if edge not in self._view.names:
@@ -115,7 +115,7 @@ class MemberRelay:
         self._publish_by(self._roster.groups(), now_ms)
 
     def own_changed(self, group: str, *, now_ms: MonotonicMs) -> None:
-        """Handle a change of our own clients in a group that is coordinated here, and is to be published."""
+        """Handle a change of our own clients in a group coordinated here."""
         self._unreported.discard(group)
         self.took(self.body(self._own, [group]), now_ms=now_ms)
 
@@ -139,7 +139,7 @@ class MemberRelay:
             self._publish_by(changed, now_ms + delay_ms(len(members)))
 
     def lists_for(self, edge: str) -> list[PeerListBody]:
-        """Return all lists that an edge should have, for a new link."""
+        """Return all lists due to an edge on a new link."""
         return [self._body(group, client_ids) for group, client_ids in self._roster.published_to(edge)]
 
     def is_agreed(self, now_ms: MonotonicMs) -> bool:
@@ -147,7 +147,7 @@ class MemberRelay:
         return now_ms >= self._agree_by_ms or self._have_all_reported()
 
     def has_all_reports(self, now_ms: MonotonicMs) -> bool:
-        """Return the same after the longest wait: brokers silent until then are taken to have no members."""
+        """Return the same, after the longest wait: brokers silent until then count as having no members."""
         return now_ms >= self._agree_by_ms - AGREE_MS_MAX + EDGE_SILENCE_MS_MAX or self._have_all_reported()
 
     def _have_all_reported(self) -> bool:
@@ -160,12 +160,12 @@ class MemberRelay:
         return self._roster.server_assigned(group)
 
     def stock(self, group: str) -> list[str]:
-        """Return the members of a group that allocate for themselves, for its coordinator."""
+        """Return a group's members that allocate for themselves, for its coordinator."""
         self._report_own(group)
         return self._roster.stock(group)
 
     def _members_changed(self, group: str) -> None:
-        """Note a change of our own clients, which are reported when somebody asks: a group may be large."""
+        """Note a change of our own clients; it is reported on demand, as a group may be large."""
         self._unreported.add(group)
         if self._consumers.group(group) is None:
             self._report_own(group)
@@ -178,7 +178,7 @@ class MemberRelay:
     # Time.
 
     def take_due(self, now_ms: MonotonicMs) -> list[str]:
-        """Return the groups coordinated here whose lists have to be sent."""
+        """Return the groups coordinated here whose lists are due."""
         if self.next_due_ms is None or now_ms < self.next_due_ms:
             return []
         if not self.is_agreed(now_ms):
@@ -208,7 +208,7 @@ class MemberRelay:
             self.changed()
 
     def publish_list(self, group: str) -> list[tuple[str, PeerListBody]]:
-        """Return the edges and the lists to send them; our own members are notified at once."""
+        """Return the edges and the list to send each; our own members are notified at once."""
         publication = self._roster.publish(group)
         if publication is None:
             return []
@@ -219,7 +219,7 @@ class MemberRelay:
         return [(edge, body) for edge in publication.edges if edge != self._own]
 
     def _body(self, group: str, client_ids: Sequence[str]) -> PeerListBody:
-        # Versions of a later life of this process are higher, too.
+        # Versions keep growing across restarts of this process.
         return PeerListBody(
             broker_name=self._own, group=group, version=self._version, client_ids=list(client_ids)
         )

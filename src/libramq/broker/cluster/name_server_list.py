@@ -1,10 +1,10 @@
-"""The name server list of a broker: the addresses that `namesrvAddr` names, or those on a page that it names,
-and how often that is fetched.
+"""The name server list of a broker: the addresses in `namesrvAddr`, or those on the page at its URL, and how
+often that page is fetched.
 
-    namesrvAddr = a:9876;b:9876               the same for ever
+    namesrvAddr = a:9876;b:9876               fixed
     namesrvAddr = http://config/rocketmq/ns   fetched at the start and every two minutes, on a thread
 
-Those of before are used while the page cannot be read. Upstream: BrokerOuterAPI.fetchNameServerAddr.
+While the page cannot be read, the last addresses remain in use. Upstream: BrokerOuterAPI.fetchNameServerAddr.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ log = get_logger(__name__)
 
 #: BrokerController.initialize: two minutes.
 LOOK_MS: Final = 120_000
-#: BrokerController.initialize: its first look is after ten seconds; ours is at once, and again after as long.
+#: BrokerController.initialize: its first look is after ten seconds; ours is at once, and repeated after ten.
 FIRST_MS: Final = 10_000
 
-#: Returns the addresses on a page, or raises NameServerUnavailable; it blocks.
+#: Returns the addresses on a page or raises NameServerUnavailable; blocks.
 Fetch = Callable[[str], tuple[str, ...]]
 
 
 class NameServerList(AddressList):
-    """The addresses as they are now."""
+    """The current addresses."""
 
     def __init__(self, config: BrokerConfig, kernel: Kernel, fetch: Fetch | None) -> None:
         self._observers: list[Callable[[], None]] = []
@@ -53,24 +53,24 @@ class NameServerList(AddressList):
         self._observers.append(changed)
 
     def begin(self) -> None:
-        """Look at the page, and continue to."""
+        """Start fetching the page periodically."""
         if self._url is not None:
             self._look_at.by(self._clock.monotonic_ms())
 
     def end(self) -> None:
-        """Look at it no more."""
+        """Stop fetching the page."""
         self._url = None
         self._look_at.cancel()
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether the page has not been looked at yet."""
+        """Return whether the first fetch of the page is pending."""
         return self._url is not None and not self._was_read
 
     def _look(self, now_ms: MonotonicMs) -> None:
         if self._url is None or self._fetch is None:
             return
-        # No request waits for this thread; a page that does not answer keeps it for three seconds.
+        # No request waits for this thread; an unresponsive page occupies it for three seconds.
         self._effects.run(Thread.DISK, partial(self._fetch, self._url), self._found)
 
     def _found(self, outcome: object) -> None:

@@ -1,12 +1,12 @@
-"""The peer brokers: grants, reports and queries that coordinators send to other brokers; when one is sent
-again, also to a broker that was away; and how long a new coordinator waits for all fences (GATHER_MS_MAX).
+"""The peer brokers: grants, reports and queries that coordinators send to other brokers; when they are
+resent, also to a broker that was away; and how long a new coordinator waits for all fences (GATHER_MS_MAX).
 
         view      the brokers, and the groups' coordinators
-        links     what has to be sent to each broker
+        links     requests due to each broker
         relay     the members of groups, over all brokers
-        asked     grants to fences, reports of fences, owners of queues
+        requests  grants to fences, reports of fences, owners of queues
 
-Answers go to the callers' callbacks. Changes caused by other brokers are handled by `Cluster`.
+Answers go to the callers' callbacks. `Cluster` handles changes caused by other brokers.
 """
 
 from collections import deque
@@ -40,34 +40,33 @@ from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 
-#: Ours: how often members are reported.
+#: Ours: the interval of member reports.
 BEAT_MS: Final = 1_000
-#: Ours: how soon an unreachable broker is tried again; it may only have restarted.
+#: Ours: the retry interval for an unreachable broker, which may only have restarted.
 RETRY_MS: Final = 200
-#: Ours: a broker that has stopped is removed by the name servers, and no peer any more, before this many
-#: attempts.
+#: Ours: a stopped broker is removed by the name servers, and so ceases to be a peer, in fewer attempts.
 FAILURES_UNTIL_WARNING: Final = 10
-#: Ours: a broker of the cluster that takes longer to answer counts as absent.
+#: Ours: a broker that takes longer to answer counts as absent.
 ANSWER_MS_MAX: Final = 1_000
-#: Ours: clients of all groups that took another's place, the last ones, for brokers that were out of reach.
+#: Ours: the latest client replacements, over all groups, kept for brokers that were unreachable.
 REPLACED_MAX: Final = 4_096
-#: The design's limit of a take-over: a broker that has not answered by then is ignored. Its fence refuses
-#: what contradicts its state, and then we ask again.
+#: The design's limit of a take-over: brokers that have not answered by then are ignored. Such a broker's
+#: fence refuses grants that contradict its state, and then we query it again.
 GATHER_MS_MAX: Final = 1_000
-#: Ours: how soon a broker that did not know us is asked again; its name server has answered it by then.
+#: Ours: the retry delay for a broker that did not know us; its name server will have told it by then.
 AGAIN_MS: Final = 20
 
 
 @dataclass(slots=True)
 class PeerLink:
-    """The link to one other broker: what still has to be sent to it.
+    """The link to one other broker: what is due to be sent to it.
 
         full_report_due       as an edge: the members of all its groups; else of those in `changed`
         full_state_due        as a coordinator: all grants and lists; else each is sent when it is made
 
-    Members are reported in beats, one at a time: at once after a change, else once a second, which also shows
-    that we are alive and keeps the connection open. A broker that does not answer, or was lost, is sent
-    everything again. is_linked: it answered our last request. due_ms: of the next beat (monotonic).
+    Members are reported in beats, one at a time: at once after a change, otherwise once a second, which also
+    shows that we are alive and keeps the connection open. After a failed request or a lost connection the
+    broker is sent everything again. is_linked: our last request was answered. due_ms: of the next beat.
     """
 
     name: str
@@ -81,18 +80,18 @@ class PeerLink:
     failures: int = 0
 
     def beat_by(self, due_ms: MonotonicMs) -> None:
-        """Send a heartbeat by that time."""
+        """Move the next beat forward to this time."""
         self.due_ms = min(self.due_ms, due_ms)
 
     def begin(self) -> list[str] | None:
-        """Begin a beat: return the groups to report; None: all."""
+        """Begin a beat: return the groups to report, or None for all."""
         changed = None if self.full_report_due else list(self.changed)
         self.changed.clear()
         self.full_report_due, self.is_asking = False, True
         return changed
 
     def answered(self, *, knows_all: bool, now_ms: MonotonicMs) -> None:
-        """Handle the answer to a beat; knows_all: the broker has received all our groups."""
+        """Handle the answer to a beat. knows_all: the broker has received all our groups."""
         if not self.is_linked:
             log.info("broker linked", broker=self.name, address=self.address)
         self.is_linked, self.is_asking, self.failures = True, False, 0
@@ -110,7 +109,7 @@ class PeerLink:
 
 
 class Gathering:
-    """The query of all fences about a group whose coordinator is new.
+    """The query of all fences for a group with a new coordinator.
 
     own: our own fence's report. gathered: called once with all reports.
     """
@@ -134,11 +133,11 @@ class Gathering:
 
     @property
     def due_ms(self) -> MonotonicMs:
-        """Return when the next query or the end of waiting is due."""
+        """Return when the next query is due or the wait ends."""
         return min([self.until_ms, *self._again_ms.values()])
 
     def not_let_in(self, broker_name: str, now_ms: MonotonicMs) -> None:
-        """Note that a broker has not discovered us yet: brokers find a new one at different times."""
+        """Note that a broker has not discovered us yet; it will be queried again."""
         self._again_ms[broker_name] = now_ms + AGAIN_MS
 
     def take_due(self, now_ms: MonotonicMs) -> list[str]:
@@ -149,7 +148,7 @@ class Gathering:
         return due
 
     def answered(self, broker_name: str, answer: FenceReport | None) -> None:
-        """Take a broker's answer, or None if it cannot answer."""
+        """Take a broker's report, or None if it could not answer."""
         self._waiting.pop(broker_name, None)
         if answer is None:
             log.warning("a fence is ignored", group=self.group, broker=broker_name)
@@ -189,12 +188,12 @@ class PeerBrokers:
         self._replaced: deque[Replaced] = deque(maxlen=REPLACED_MAX)
         self.links: dict[str, PeerLink] = {}
         self.view = view
-        #: Called when something is due at another time than before.
+        #: Called when `next_due_ms` has changed.
         self.changed: Callable[[], None] = lambda: None
         self.relay = MemberRelay(view, view.own_name, consumers=consumers, clock=kernel.clock)
 
     def ask_broker(self, name: str, call: Call[Any], answered: Callable[[Any], None]) -> None:
-        """Ask another broker; `answered` gets its answer, or LibraError also if it has left the cluster."""
+        """Ask another broker; `answered` gets its answer, or LibraError, also if it has left the cluster."""
         link = self.links.get(name)
         if link is None:
             answered(ConnectFailed(f"broker {name} is away; try again once it is back"))
@@ -256,10 +255,10 @@ class PeerBrokers:
         self._say_to_all(partial(_end_report, effect))
 
     def catch_up(self, broker_name: str, group: GroupView, grant: FenceGrant, refused: Refused) -> None:
-        """Send a broker that was out of reach the state of a group: its last rebalance, and the grants.
+        """Send a broker that was unreachable a group's state: its last rebalance, and the grants.
 
-        A static member that returned meanwhile comes first: its queues have not moved.
-        Which queues were handed over without a commit is not known any more, so all count as uncommitted.
+        Replacements of static members come first, because their queues have not moved. Which queues were
+        handed over without a commit is no longer known, so all count as uncommitted.
         """
         members = [member.client_id for member in group.members]
         started = bodies.PeerStartedBody(
@@ -292,14 +291,14 @@ class PeerBrokers:
         self._say_to_all(partial(peer_calls.report_rebalance, body))
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
-        """Report a deletion of a topic or group to all others; both: the group's offsets were set."""
+        """Report a deletion of a topic or group to all others; with both, the group's offsets were set."""
         body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
         self._say_to_all(partial(peer_calls.report_removal, body))
 
     # Requests of the assigner.
 
     def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
-        """Return the members of a group that is coordinated here, as all brokers reported them."""
+        """Return the members of a group coordinated here, as reported by all brokers."""
         return self.relay.server_assigned_members(group)
 
     def has_all_reports(self) -> bool:
@@ -346,21 +345,21 @@ class PeerBrokers:
         self._say(edge, peer_calls.send_member_list(shared), lambda _: None)
 
     def _say_to_all(self, call: Callable[[], Call[None]]) -> None:
-        """Send all others what `call` returns, which is written for them once, and not if there are none."""
+        """Send all others the request that `call` returns; it is built once, and only if there are others."""
         if self.links:
             made = call()
             for name in self.links:
                 self._say(name, made, lambda _: None)
 
     def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
-        """Send a request to a broker, unless it will be sent everything anyway."""
+        """Send a request to a broker, unless its full state is due anyway."""
         link = self.links.get(broker_name)
         if link is None or link.full_state_due:
             return
 
         def answered(outcome: int | LibraError) -> None:
             if isinstance(outcome, RequestCodeNotSupported):
-                return  # An older release, in a cluster that is being upgraded: it is alive all the same.
+                return  # An older release in a cluster being upgraded; the broker is alive.
             if isinstance(outcome, LibraError):
                 link.failed(outcome, now_ms=self.now_ms())
                 self.changed()
@@ -370,7 +369,7 @@ class PeerBrokers:
         self.ask_broker(broker_name, call, answered)
 
     def link(self, others: Mapping[str, str], now_ms: MonotonicMs) -> bool:
-        """Link to these brokers, by address, and no others; return whether one of them is new."""
+        """Link to exactly these brokers, by address; return whether one of them is new."""
         self.links = {name: link for name, link in self.links.items() if others.get(name) == link.address}
         has_new = not self.links.keys() >= others.keys()
         for name, address in others.items():
@@ -383,13 +382,13 @@ class PeerBrokers:
     # Time.
 
     def take_unknown_topics(self) -> list[str]:
-        """Return the topics whose queues were requested and are unknown."""
+        """Return the topics whose queues were requested but are unknown."""
         topics = list(self._unknown_topics)
         self._unknown_topics.clear()
         return topics
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Perform what is due: query fences again, and continue if all have answered."""
+        """Perform what is due: query fences again, and conclude complete queries."""
         for gathering in list(self._gatherings.values()):
             for name in gathering.take_due(now_ms):
                 if name in self.links:
@@ -403,7 +402,7 @@ class PeerBrokers:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """Return when something is due next."""
+        """Return when the next action is due."""
         if self._unknown_topics:
             return self.now_ms()
         if not self._gatherings:
@@ -411,7 +410,7 @@ class PeerBrokers:
         return min(gathering.due_ms for gathering in self._gatherings.values())
 
     def _conclude(self, gathering: Gathering) -> None:
-        """Continue when all fences have answered, and all members that allocate for themselves are known."""
+        """Continue once all fences have answered and all members that allocate for themselves are known."""
         self.changed()
         now_ms = self.now_ms()
         if self._gatherings.get(gathering.group) is not gathering or not gathering.is_over(now_ms):
@@ -442,9 +441,9 @@ def _end_report(settled: Settled) -> Call[None]:
 
 
 def credible_epoch(broker_name: str, epoch: int, grant: FenceGrant) -> int:
-    """Return the epoch that a fence named when it refused a grant, or a step towards an implausible one.
+    """Return the epoch named by a fence that refused a grant, or a step towards it if it is implausible.
 
-    Steps reach a misled fence in the end, and a lying one never leads to the last epoch.
+    Steps eventually reach a mistaken fence, but a lying one can never drive us to the last epoch.
     """
     if epoch <= grant.epoch + EPOCHS_AHEAD_MAX:
         return epoch
@@ -456,7 +455,7 @@ def credible_epoch(broker_name: str, epoch: int, grant: FenceGrant) -> int:
 
 
 def _body_of(group: str, replaced: Iterable[Replaced]) -> bodies.PeerRebalanceBody:
-    """Return the report of clients that have taken others' places."""
+    """Return the report of clients that have replaced others."""
     return bodies.PeerRebalanceBody(
         group=group,
         replaced={each.former: each.client_id for each in replaced},

@@ -1,10 +1,10 @@
-"""The registration: what a broker reports to name servers, and how often; how long a new topic's send or
-group's first heartbeat waits for that; heartbeats; and when a start may listen before name servers have
-answered.
+"""The registration: what a broker reports to name servers, and how often; how long the send that creates a
+topic or a group's first heartbeat waits for that; heartbeats; and when a starting broker may listen before
+name servers have answered.
 
-It registers at start, every 30 s and after each change of its topics, at every name server. It also sends a
-heartbeat every second, so that a stalled broker is removed, and its groups get other coordinators, within
-seconds. Each name server has its own pace: one that hangs delays no other.
+A broker registers at every name server at start, every 30 s and after each change of its topics. It also
+sends a heartbeat every second, so that name servers remove a stalled broker, and its groups get other
+coordinators, within seconds. Each name server is served independently: one that hangs delays no other.
 
     start ─► looking for brokers, at most a second ─► listening ─► registered
 
@@ -49,26 +49,26 @@ REGISTER_TIMEOUT_MS: Final = 24_000
 #: BrokerController.start clamps registerNameServerPeriod to these.
 PERIOD_MS_MIN: Final = 10_000
 PERIOD_MS_MAX: Final = 60_000
-#: BrokerConfig.brokerHeartbeatInterval, brokerNotActiveTimeoutMillis: upstream's values if slaves act as
-#: masters; otherwise upstream sends none, and a stalled broker stays registered for two minutes. Name servers
-#: before 5.0 know neither.
+#: BrokerConfig.brokerHeartbeatInterval and brokerNotActiveTimeoutMillis: upstream's values if slaves act as
+#: masters; otherwise upstream sends no heartbeats, and a stalled broker stays registered for two minutes.
+#: Name servers before 5.0 know neither.
 HEARTBEAT_MS: Final = 1_000
 HEARTBEAT_TIMEOUT_MS: Final = 10_000
-#: Ours: a name server that was silent for that long may have forgotten this broker when it answers again. It
-#: does so after HEARTBEAT_TIMEOUT_MS.
+#: Ours: a name server that was silent for this long may have forgotten this broker when it answers again; it
+#: forgets a broker after HEARTBEAT_TIMEOUT_MS.
 SILENT_MS: Final = HEARTBEAT_TIMEOUT_MS // 2
-#: Ours: several topics created in one turn, or soon after one another, cause one registration. It begins at
-#: once where a reply waits for it.
+#: Ours: several topics created in one turn, or soon after one another, cause one registration. If a reply
+#: waits for it, it begins at once.
 CHANGE_DELAY_MS: Final = 2
-#: Ours: leaving must not take longer than a user waits; name servers notice the closed connection anyway.
+#: Ours: limits the shutdown to what a user will wait for; name servers notice the closed connection anyway.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
-#: Ours: how long a start waits to see the other brokers.
+#: Ours: how long a starting broker waits to discover the other brokers.
 LOOK_AROUND_MS_MAX: Final = 1_000
-#: Ours: how long a start waits for silent name servers; they are informed when they answer.
+#: Ours: how long a starting broker waits for silent name servers; it registers there when they answer.
 FIRST_ROUND_MS_MAX: Final = 3_000
-#: Ours: an unreachable name server is retried soon, so that the starting order does not matter.
+#: Ours: unreachable name servers are retried soon, so that the starting order does not matter.
 RETRY_MS: Final = 1_000
-#: Ours: the creator of a topic is answered then at the latest; clients wait 3 s and more.
+#: Ours: the send that creates a topic is answered by then at the latest; clients wait at least 3 s.
 ANNOUNCED_MS_MAX: Final = 2_000
 
 
@@ -87,9 +87,9 @@ def introduction(config: BrokerConfig, topics: Sequence[TopicConfig], version: D
         ha_server_addr=f"{config.broker_ip}:{config.ha_listen_port or config.listen_port + 1}",
     )
     header.heartbeat_timeout_millis = HEARTBEAT_TIMEOUT_MS
-    header.lb_whole = not config.is_slave  # A slave that has just started has not copied all of them yet.
+    header.lb_whole = not config.is_slave  # A slave that has just started has not copied all topics yet.
     if config.is_slave or config.enable_slave_acting_master:
-        # A slave's as Apache's: so a name server that has just started takes its topics, too.
+        # As Apache's slave does, so that a name server that has just started accepts its topics.
         header.enable_acting_master = config.enable_slave_acting_master
     return register_broker(header, RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
 
@@ -101,11 +101,11 @@ def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
 
 
 class _NameServer:
-    """A name server, and how much of our state it has.
+    """A name server, and which part of our state it has.
 
-    requested_ms: when the registration under way began. is_linked: it has answered, and the connection is
-    still open. known: how many changes of the topics it has received on that connection. answered_ms: when it
-    answered last. has_outcome: it has answered, or failed to.
+    requested_ms: start of the pending registration. is_linked: the name server has answered, and the
+    connection is still open. known: the topic table's version it has received on that connection.
+    answered_ms: its last answer. has_outcome: it has answered or failed.
     """
 
     def __init__(self, address: str, deadlines: Deadlines, registration: "Registration") -> None:
@@ -118,10 +118,10 @@ class _NameServer:
         self.is_linked = self.has_changed = self.has_failed = self.has_outcome = False
 
     def is_waited_for(self, counter: int, now_ms: MonotonicMs) -> bool:
-        """Return whether it lacks a change and can be expected to answer soon.
+        """Return whether the name server lacks a change and can be expected to answer soon.
 
-        A name server that let a reply wait in vain is waited for again after it has answered: an outage
-        delays one send, not every one that creates a topic.
+        After a timeout, replies wait for a name server again only once it has answered: an outage delays one
+        send, not every send that creates a topic.
         """
         is_silent = self.requested_ms is not None and now_ms - self.requested_ms >= ANNOUNCED_MS_MAX
         return not self.has_failed and not is_silent and not (self.is_linked and self.known >= counter)
@@ -157,19 +157,19 @@ class Registration:
 
     @property
     def is_registered(self) -> bool:
-        """Return whether a name server has answered, and its connection is open; or there is none."""
+        """Return whether a name server has answered on an open connection, or none is configured."""
         return not self._name_servers or any(each.is_linked for each in self._name_servers.values())
 
     def observe(self, registered: Callable[[str, Master | None], None]) -> None:
-        """Call a function with each name server that answers, and a slave's master, if there is one."""
+        """Call a function after each answer with the name server and a slave's master, if there is one."""
         self._observers.append(registered)
 
     def observe_return(self, returned: Callable[[], None]) -> None:
-        """Call a function when a name server answers that may have forgotten this broker meanwhile."""
+        """Call a function when a name server that may have forgotten this broker answers again."""
         self._return_observers.append(returned)
 
     def begin(self, when_informed: Callable[[], None]) -> None:
-        """Register, and continue to. when_informed: called once all name servers answered or failed."""
+        """Start registering. when_informed: called once every name server has answered or failed."""
         self._when_informed = when_informed
         self._is_begun = True
         self._topics.observe(lambda _: self.announce())
@@ -180,13 +180,13 @@ class Registration:
         self._look_whether_informed()
 
     def _list_changed(self) -> None:
-        """Register at the name servers that are new in the list, and forget those that it lacks."""
+        """Register at name servers added to the list, and drop the removed ones."""
         now_ms = self._clock.monotonic_ms()
         for address in [each for each in self._name_servers if each not in self._list]:
             gone = self._name_servers.pop(address)
             gone.register.cancel()
             gone.heartbeat.cancel()
-            gone.is_linked, gone.has_failed = False, True  # Nobody waits for it any more.
+            gone.is_linked, gone.has_failed = False, True  # Release the replies that wait for it.
             self._release(gone, gone.known)
         for address in self._list:
             if address not in self._name_servers:
@@ -202,16 +202,16 @@ class Registration:
             self._register_again(name_server)
 
     def lost(self, address: str) -> None:
-        """Handle the end of a name server's connection: it may lose our registration before we reconnect."""
+        """Handle the end of a name server's connection: it may drop our registration before we reconnect."""
         name_server = self._name_servers.get(address)
         if name_server is not None and self._is_begun:
             name_server.is_linked = False
             self._register_again(name_server)
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
-        """Park replies until all name servers know the topics as they are now.
+        """Park a reply until every name server knows the current topics.
 
-        Name servers that do not answer are not waited for.
+        Unresponsive name servers are not waited for.
         """
         now_ms, counter = self._clock.monotonic_ms(), self._topics.data_version.counter
         waited_for = [each for each in self._name_servers.items() if each[1].is_waited_for(counter, now_ms)]
@@ -221,12 +221,12 @@ class Registration:
             return
         for _, name_server in waited_for:
             if name_server.requested_ms is None:
-                name_server.register.by(now_ms)  # Once the requests of this turn are handled.
+                name_server.register.by(now_ms)  # After the requests of this turn.
         self._purgatory.park(parked, now_ms + ANNOUNCED_MS_MAX, lambda each: each.fail(Missing.ANSWER))
         self._waiting[parked] = counter, awaited
 
     def leave(self, left: Callable[[], None]) -> None:
-        """Unregister from every name server; `left` is called once all have answered or failed to."""
+        """Unregister from every name server; `left` is called once each has answered or failed."""
         self._is_begun = False
         self._list.end()
         header = BrokerHeader(
@@ -259,7 +259,7 @@ class Registration:
             name_server.register.by(self._clock.monotonic_ms() + CHANGE_DELAY_MS)
 
     def _register(self, name_server: _NameServer) -> None:
-        """Register at one name server; the body is encoded on a thread: 10,000 topics take 100 ms."""
+        """Register at one name server; a thread encodes the body, which takes 100 ms for 10,000 topics."""
         version = self._topics.data_version
         registered = partial(self._registered, name_server, version.counter)
         name_server.requested_ms, name_server.has_changed = self._clock.monotonic_ms(), False
@@ -268,7 +268,7 @@ class Registration:
             return
 
         def encoded(call: object) -> None:
-            if not self._is_wanted(name_server):  # It would be listed again after its departure.
+            if not self._is_wanted(name_server):  # Else it would be listed again after its departure.
                 return
             if isinstance(call, Call):
                 self._encoded = (version, call)
@@ -280,7 +280,7 @@ class Registration:
         self._effects.run(Thread.COMPUTE, work, encoded)
 
     def _is_wanted(self, name_server: _NameServer) -> bool:
-        """Return whether this broker is to be registered at a name server, still."""
+        """Return whether this broker should still register at a name server."""
         return self._is_begun and self._name_servers.get(name_server.address) is name_server
 
     def _ask(self, name_server: _NameServer, call: Call[object], answered: Callable[[object], None]) -> None:
@@ -312,7 +312,7 @@ class Registration:
         self._look_whether_informed()
 
     def _release(self, name_server: _NameServer, counter: int) -> None:
-        """Answer the replies that waited for this name server last, by success or failure."""
+        """Answer the replies that waited only for this name server, whether it succeeded or failed."""
         for parked, (awaited_counter, addresses) in list(self._waiting.items()):
             if not parked.is_parked:
                 del self._waiting[parked]
@@ -341,14 +341,14 @@ class Registration:
         )
 
         def answered(outcome: object) -> None:
-            # One that knows no heartbeats has answered, too. A failure is detected by registrations.
+            # A name server without heartbeat support has answered as well. Registrations detect failures.
             if isinstance(outcome, BrokerError) or not isinstance(outcome, BaseException):
                 self._note_answer(name_server)
 
         self._ask_signed(Question(name_server.address, broker_heartbeat(header), answered, HEARTBEAT_MS))
 
     def _note_answer(self, name_server: _NameServer) -> None:
-        """Note an answer; register again after a silence, since the name server may have forgotten us."""
+        """Note an answer; after a silence, register again, since the name server may have forgotten us."""
         now_ms, answered_ms = self._clock.monotonic_ms(), name_server.answered_ms
         name_server.answered_ms = now_ms
         if answered_ms is not None and now_ms - answered_ms >= SILENT_MS and self._is_wanted(name_server):
@@ -358,7 +358,7 @@ class Registration:
 
 
 class StartUp:
-    """Listens once the other brokers are known, then registers. view: None if nobody looks for them."""
+    """Listens once the other brokers are known, then registers. view: None if they need not be known."""
 
     def __init__(self, view: ClusterView | None, registration: Registration, kernel: Kernel) -> None:
         self._view = view
@@ -370,7 +370,7 @@ class StartUp:
             view.observe(self._listen)
 
     def begin(self, started: Callable[[], None]) -> None:
-        """Start; `started` is called when name servers were informed, or could not be reached."""
+        """Start; `started` is called once name servers were informed or could not be reached."""
         self._started = started
         self._is_looking = True
         if self._view is None or self._view.is_known:
@@ -383,7 +383,7 @@ class StartUp:
         self._listen()
 
     def _listen(self) -> None:
-        """Listen: the brokers of the cluster are known, or were awaited for long enough."""
+        """Listen: the brokers of the cluster are known, or the wait is over."""
         if self._is_looking:
             self._is_looking = False
             self._waited_enough.cancel()

@@ -1,7 +1,5 @@
 """Replication in a broker: how its parts are put together, from which networks a slave may connect, and when
-readers are sent to a slave.
-
-A slave: see `slave.py`.
+readers are redirected to a slave. The slave itself is in `slave.py`.
 """
 
 import ipaddress
@@ -22,14 +20,14 @@ from libramq.replication.ha_service import HAService
 from libramq.store.config import FlushDiskType
 from libramq.store.reading.read import ReadResult
 
-#: Where a record has its physical offset.
+#: The position of the physical offset in a record.
 _PLACE_AT: Final = 28
 
 
 class Replication:
-    """The parts for slaves, and those of a slave.
+    """The parts that serve slaves, and those of a slave.
 
-    gate: where sends wait, for the disk, for slaves, or for both in a row. slave: None in a master.
+    gate: where sends wait for the disk, for slaves, or for both in turn. slave: None in a master.
     """
 
     def __init__(
@@ -69,29 +67,29 @@ class Replication:
             self.slave = Slave(config, files, offsets, durability, registration, kernel)
 
     def begin(self) -> None:
-        """Require slaves from now on: what is stored before, the start needs."""
+        """Require slaves from now on; until here the broker's start had to store without them."""
         if self._has_acting_slaves:
             self._copies.update(self.service.slaves())
 
     def stalled(self, stall_ms: int, _: MonotonicMs) -> None:
-        """Extend the deadlines of the other side: what it sent meanwhile is not read yet."""
+        """Extend deadlines of the other side, whose messages are still unread after a stall."""
         self.service.stalled(stall_ms)
         if self.slave is not None:
             self.slave.client.stalled(stall_ms)
 
     def suggested(self, group: str, read: ReadResult) -> int:
-        """Return from which broker a group should read on: a slave, if it is far behind."""
+        """Return the broker id from which a group should read next: a slave's if the group is far behind."""
         config = self._groups.get(group)
         if config is None:
             return MASTER_ID
         if read.count:
-            place = int.from_bytes(read.data[0][_PLACE_AT : _PLACE_AT + 8])  # Of the first record.
+            place = int.from_bytes(read.data[0][_PLACE_AT : _PLACE_AT + 8])  # The first record's.
             if self._store.end - place > self._store.config.in_memory_bytes:
                 return config.which_broker_when_consume_slowly
         return config.broker_id
 
     def is_allowed(self, address: str) -> bool:
-        """Return whether a slave may connect from "host:port": it gets every message."""
+        """Return whether a slave may connect from "host:port"; a slave receives every message."""
         try:
             host = ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
         except ValueError:

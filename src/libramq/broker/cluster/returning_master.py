@@ -1,14 +1,14 @@
 """The returning master: before it delivers, after a start or a stall, it asks its slaves what they delivered
-for it, compares their logs, waits up to 30 s, and continues there.
+for it, compares their logs, waits up to 30 s, and continues from their progress.
 
     a master: start, a stall, a lost registration
           ─► a name server: our slaves ─► each: offsets of delay levels and half messages, and its timers
-          ─► is the message before such an offset the one that we have? ─► we continue there
+          ─► is the message before such an offset the same as ours? ─► we continue there
 
-A slave whose log took another way counts its levels otherwise: its offsets would have messages skipped here
-that nobody has delivered. So the record before an offset is compared: up to an equal record logs are equal.
-While a slave is awaited a master delivers nothing; after 30 s it does, and what the slave has sent may come
-twice. How the slaves settle which of them acts is in `acting_slave/takeover.py`.
+If a slave's log has diverged, its levels are numbered differently, and its offsets would make the master skip
+undelivered messages. So the record before an offset is compared: logs are equal up to an equal record. While
+it waits for a slave, the master delivers nothing; after 30 s it does, and messages the slave has sent may
+come twice. How the slaves decide which of them acts is in `acting_slave/takeover.py`.
 
 Upstream: BrokerPreOnlineService.syncMetadataReverse, which compares version numbers.
 """
@@ -53,19 +53,19 @@ from libramq.timers.timers import Again
 
 log = get_logger(__name__)
 
-#: Ours: the field by which a slave says that it awaits answers about messages that it has sent.
+#: Ours: the field in which a slave says that answers to messages it has sent are pending.
 ESCAPING_FIELD: Final = "lbEscaping"
 #: Ours: how long a master waits for its slaves; Apache's waits until they have answered.
 WAIT_MS_MAX: Final = 30_000
 ANSWER_MS_MAX: Final = 3_000
 AGAIN_MS: Final = 500
-#: Ours: a master that was silent for less keeps its place at the name servers, for which 10 s count
-#: (registration.HEARTBEAT_TIMEOUT_MS), and at its slave.
+#: Ours: a master silent for less keeps its registration at name servers, which last 10 s
+#: (registration.HEARTBEAT_TIMEOUT_MS), and its connection to its slave.
 STALL_MS_MIN: Final = 5_000
 
 
 class Delivered(NamedTuple):
-    """A slave's answer. accounts: what it has delivered, by level. is_moving: it may be more in a moment."""
+    """A slave's answer. accounts: its deliveries, by level. is_moving: they may still grow."""
 
     accounts: dict[int, LevelAccount]
     is_moving: bool
@@ -73,18 +73,18 @@ class Delivered(NamedTuple):
 
     @property
     def timers(self) -> Again | None:
-        """Return which timer messages it has sent; None for an older slave, and for Apache's."""
+        """Return which timer messages the slave has sent; None for an older slave or Apache's."""
         timers = self.others.timers
         return Again(*timers) if timers is not None and len(timers) == len(Again._fields) else None
 
 
 def delivered() -> Call[Delivered]:
-    """Return how far a slave's delay levels are; it sends nothing more from now on."""
+    """Return a query of a slave's delay levels; it also stops the slave from sending."""
     return header_call(RequestCode.GET_ALL_DELAY_OFFSET, None, _delivered)
 
 
 def peer_progress(broker_id: int) -> Call[Delivered]:
-    """Return what another slave of our master has done. broker_id: ours; one with a higher one stops."""
+    """Return a query of another slave's progress. broker_id: ours; slaves with a higher id stop acting."""
     return header_call(RequestCode.SLAVE_PROGRESS, SlaveProgressHeader(broker_id=broker_id), _delivered)
 
 
@@ -96,7 +96,7 @@ def _delivered(reply: Command) -> Delivered:
 
 
 class ReturningMaster:
-    """Asks before a master delivers: at its start, and whenever slaves may have acted for it."""
+    """Queries the slaves before a master delivers: at its start, and whenever they may have acted for it."""
 
     def __init__(
         self,
@@ -119,23 +119,23 @@ class ReturningMaster:
         self._is_asking = False
         self._asking = self._ask_all()
         self._turn = 0
-        #: Those that have yet to answer.
+        #: Slaves that have not answered yet.
         self._slaves: list[str] = []
         self._give_up = kernel.deadlines.new(self._wait_no_longer)
         registration.observe_return(self._registered_again)
 
     def start(self, held: Sequence[Rounds]) -> None:
-        """Ask for the first time. held: all that delivers, which does not yet."""
+        """Ask for the first time. held: the delivering services, which are still on hold."""
         self._held = held
         self._begin()
 
     def stalled(self, stall_ms: int, _: MonotonicMs) -> None:
-        """Ask again after a stall: slaves may have acted meanwhile. Called before what is due."""
+        """Ask again after a stall: slaves may have acted meanwhile. Called before due work."""
         if stall_ms >= STALL_MS_MIN:
             self._ask_again("this process was stalled")
 
     def look_for_stall(self, now_ms: MonotonicMs) -> None:
-        """Ask again if this process was stalled, and `stalled` was not called yet."""
+        """Ask again if this process was stalled and `stalled` has not been called yet."""
         due_ms = self._deadlines.next_due_ms
         if due_ms is not None and now_ms - due_ms >= STALL_MS_MIN:
             self._ask_again("this process was stalled")
@@ -152,7 +152,7 @@ class ReturningMaster:
 
     def _begin(self) -> None:
         schedule, store = self._schedule, self._store
-        # What is stored from now on, slaves do not have: a number beyond belongs to another message there.
+        # Slaves lack messages stored from now on; there, an offset beyond these means another message.
         self._ends = {level: store.next_offset(names.SCHEDULE_TOPIC, level - 1) for level in schedule.levels}
         self._half_end = store.next_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         self._timer_end = store.next_offset(names.TIMER_TOPIC, 0)
@@ -170,13 +170,13 @@ class ReturningMaster:
         return Callback(partial(self._deadlines.set, self._clock.monotonic_ms() + AGAIN_MS))
 
     def _ask_all(self) -> Work[None]:
-        """Take over what each slave has done, then deliver."""
+        """Adopt the progress of each slave, then deliver."""
         self._slaves = yield from self._find()
         while self._slaves:
             slave = self._slaves[0]
             try:
                 answer: Delivered = yield self._answer(slave, delivered())
-            except LibraError:  # It may be gone by now.
+            except LibraError:  # The slave may be gone by now.
                 yield self._pause()
                 self._slaves = yield from self._find()
                 continue
@@ -193,9 +193,9 @@ class ReturningMaster:
         self._end()
 
     def _find(self) -> Work[list[str]]:
-        """Ask one name server after the other for our slaves."""
+        """Query one name server after the other for our slaves."""
         while True:
-            if self._name_servers:  # Else their list has not been read yet.
+            if self._name_servers:  # Else the list has not been fetched yet.
                 self._turn += 1
                 name_server = self._name_servers[self._turn % len(self._name_servers)]
                 with suppress(LibraError):
@@ -205,9 +205,9 @@ class ReturningMaster:
             yield self._pause()
 
     def _take_commits_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
-        """Take over what groups committed at a slave, if its whole log is ours, too.
+        """Adopt the commits of groups at a slave, if all of its log is in ours.
 
-        Otherwise it returns that once its log is (`table_copies.py`).
+        Otherwise the slave returns them once it has our log (`table_copies.py`).
         """
         place = answer.last_record
         record = self._store.copy.record(*place) if place is not None and answer.committed else None
@@ -242,9 +242,10 @@ class ReturningMaster:
                 )  # fmt: skip
 
     def _take_half_messages_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
-        """Continue behind the half messages that a slave has passed on; one of an older version is asked.
+        """Continue after the half messages that a slave has passed on; a slave of an older version is
+        queried.
 
-        Its answer counts: once it copies our log again, it has our older offset.
+        The answer must be used now: once the slave copies our log again, it has our older offset.
         """
         offset = answer.half_offset
         if offset is None:
@@ -272,7 +273,7 @@ class ReturningMaster:
             log.info("a slave has passed on open transactions meanwhile", slave=slave, up_to=offset)
 
     def _take_timers_over(self, slave: str, sent: Again | None) -> Work[None]:
-        """Continue behind the timer messages that a slave has sent; one of an older version is asked."""
+        """Continue after the timer messages that a slave has sent; a slave of an older version is queried."""
         if sent is None:
             try:
                 found = decode_timer_checkpoint((yield self._answer(slave, TIMER_CHECKPOINT)))
@@ -292,7 +293,7 @@ class ReturningMaster:
             log.info("a slave has sent timer messages meanwhile", slave=slave, up_to_ms=again.from_ms)
 
     def _acknowledge(self, slave: str, popped: PassedOn | None) -> Work[None]:
-        """Acknowledge what a slave has passed on of what was popped here."""
+        """Acknowledge messages popped here that a slave has passed on."""
         until = min(popped.until, self._timer_end) if popped is not None else 0
         if popped is None or until <= 0:
             return
@@ -321,7 +322,7 @@ class ReturningMaster:
         return theirs == record
 
     def _until_accepted(self, steps: Callable[[], Iterator[None]]) -> Work[None]:
-        """Take some steps; again where they are refused, as slaves may not be in sync yet."""
+        """Take some steps; repeat them after a refusal, as slaves may not be in sync yet."""
         while True:
             try:
                 yield from steps()
@@ -330,7 +331,7 @@ class ReturningMaster:
                 yield self._pause()
 
     def _ahead(self, accounts: dict[int, LevelAccount]) -> list[tuple[int, LevelAccount]]:
-        """Return the levels of which a slave has delivered more."""
+        """Return the levels in which a slave has delivered more."""
         bounded = [(level, each.bounded(self._ends.get(level, 0))) for level, each in accounts.items()]
         return [each for each in bounded if each[1].is_ahead_of(self._schedule.account_of(each[0]))]
 

@@ -1,5 +1,6 @@
-"""The slave: how it finds its master by name servers and follows it; whether it acts and serves pops while
-that is gone, and cuts its log when it is back; what it does on a report of another lowest id.
+"""The slave: how it finds its master through name servers and follows it; whether it acts and serves pops
+while the master is gone, and truncates its log when the master is back; its reaction to another lowest broker
+id.
 
     registration ─► the master's addresses ─┬─► HA client      the commit log
                                             └─► table copies   topics, groups, offsets
@@ -43,13 +44,13 @@ from libramq.rpc.question import Ask, Question, answer_to, signing
 
 log = get_logger(__name__)
 
-#: Ours: how often a slave without a master registers, and so asks for one.
+#: Ours: the interval at which a slave without a master registers, which is how it looks for one.
 SEARCH_MS: Final = 3_000
-#: Ours: anybody can send notifications, which are to fill no log.
+#: Ours: limits what notifications, which anybody can send, add to the log.
 LOGGED_EVERY_MS: Final = 1_000
-#: Ours: for how long an answer counts; members ask every 20 s.
+#: Ours: how long a route is valid; members ask every 20 s.
 KNOWN_MS: Final = 10_000
-#: Ours: topics whose routes are kept.
+#: Ours: at most this many topics' routes are cached.
 ROUTES_MAX: Final = 10_000
 ANSWER_MS_MAX: Final = 3_000
 
@@ -79,7 +80,7 @@ class Slave:
         self._durability = durability
         self._name_server = self._master = self.answered_last = ""
         self.routes = SlaveRoutes(kernel.clock, self._ask, lambda: self.answered_last)
-        #: Whether the name server that answered last knows a master.
+        #: Whether the last name server to answer knows a master.
         self._has_master = True
         self._silent_until_ms = self._look_again_ms = MonotonicMs(0)
         self.client = HAClient(
@@ -102,19 +103,19 @@ class Slave:
         self._search.at(self._clock.monotonic_ms() + SEARCH_MS)
         registration.observe(self.registered)
         self._kept_until_ms = self._clock.monotonic_ms() + KEPT_MS
-        #: Until when nothing is handed out, as a master that is back has asked; it registers before.
+        #: Nothing is handed out until then, as a returning master has asked; usually it registers earlier.
         self._paused_until_ms = self._clock.monotonic_ms()
         #: Decides whether this slave acts for its lost master; None unless enableSlaveActingMaster is set.
         self.acting: ActingSlave | None = None
         if config.enable_slave_acting_master:
             self.acting = ActingSlave(config, files, offsets, kernel, self._ask, self)
-        #: Delivers for a master that is gone; None unless enableRemoteEscape is set.
+        #: Delivers for a lost master; None unless enableRemoteEscape is set.
         self.escaping: Escaping | None = None
         if config.enable_remote_escape:
             self.escaping = Escaping(config, files, offsets, kernel, self._ask, self)
 
     def registered(self, name_server: str, master: Master | None) -> None:
-        """Take a name server's answer to our registration: it names the master, while there is one."""
+        """Take a name server's answer to our registration, which names the master if there is one."""
         self._has_master, self.answered_last = master is not None, name_server
         if master is not None:
             self._name_server = name_server
@@ -124,7 +125,7 @@ class Slave:
             self.acting.soon()
 
     def ask_for_master(self, lowest_id: int, offline: str | None) -> None:
-        """Ask the name servers at once: one of them says that the master has come or gone."""
+        """Query the name servers at once: one of them reports that the master has come or gone."""
         if not self._config.enable_slave_acting_master:
             return
         now_ms = self._clock.monotonic_ms()
@@ -134,9 +135,9 @@ class Slave:
         self._registration.announce()
 
     def master_starts(self, master: Master) -> None:
-        """Follow a master that registers only once its slaves copy its log, as Apache's does.
+        """Follow a master that, like Apache's, registers only once its slaves copy its log.
 
-        Only while name servers know no master: anybody may send this.
+        Ignored unless name servers know no master, because anybody may send this.
         """
         is_known_gone = self.answered_last and not self._has_master and self.client.copying is None
         if self._config.enable_slave_acting_master and is_known_gone:
@@ -150,48 +151,48 @@ class Slave:
 
     @property
     def is_acting(self) -> bool:
-        """Return whether this slave is to act for a master that is gone."""
+        """Return whether this slave should act for a lost master."""
         is_enabled = self._config.enable_slave_acting_master
         return is_enabled and not self._has_master and self.client.state is not State.COPYING
 
     @property
     def copying(self) -> int | None:
-        """Return the number of the copying of the log that is under way; None: there is none."""
+        """Return the number of the current copying of the log, or None."""
         return self.client.copying
 
     @property
     def is_copying(self) -> bool:
-        """Return whether the master is there, and its log is copied."""
+        """Return whether the master is back and its log is being copied."""
         return self.client.state is State.COPYING
 
     @property
     def is_ahead_of_master(self) -> bool:
-        """Return whether a master that is back has yet to ask what was delivered; an Apache one does not."""
+        """Return whether a returning master has yet to ask what was delivered; Apache's never asks."""
         return self._files.passed_on.is_ahead and self._clock.monotonic_ms() < self._kept_until_ms
 
     @property
     def acts(self) -> bool:
-        """Return whether this slave acts for a master that is gone, and no other one does."""
+        """Return whether this slave, and no other, acts for the lost master."""
         return self.is_acting and self.acting is not None and self.acting.has_begun
 
     @property
     def is_confirmed(self) -> bool:
-        """Return whether this slave acts, and a name server has said so within seconds."""
+        """Return whether this slave acts, confirmed by a name server within the last seconds."""
         return self.acts and self.acting is not None and self.acting.is_confirmed
 
     @property
     def may_serve_pops(self) -> bool:
-        """Return whether this slave acts, and knows what its master has popped, as far as it can."""
+        """Return whether this slave acts and knows, as far as possible, what its master has popped."""
         is_paused = self._clock.monotonic_ms() < self._paused_until_ms
         return self.acts and not is_paused and (self.escaping is None or self.escaping.knows_popped)
 
     @property
     def is_named_for_master(self) -> bool:
-        """Return whether name servers have lost a master whose log is copied, and routes name this slave."""
+        """Return whether name servers have lost a master whose log is copied; routes name this slave."""
         return self._config.enable_slave_acting_master and not self._has_master and self.is_copying
 
     def look_for_master(self) -> None:
-        """Ask name servers whether they have lost the master: a client takes this slave for it."""
+        """Ask name servers whether they have lost the master, as a client takes this slave for it."""
         now_ms = self._clock.monotonic_ms()
         if self._has_master and self.is_copying and now_ms >= self._look_again_ms:
             self._look_again_ms = now_ms + LOGGED_EVERY_MS
@@ -202,25 +203,25 @@ class Slave:
         self._ask(Question(self._master, call, answered, timeout_ms))
 
     def answer_master(self) -> bool:
-        """Deliver nothing more for a master that is back; return whether answers are still awaited."""
+        """Stop delivering for a returning master; return whether answers are still pending."""
         self._paused_until_ms = self._clock.monotonic_ms() + PAUSE_MS
         is_awaiting = self.escaping is not None and self.escaping.pause()
         self._files.passed_on.is_ahead = is_awaiting
         return is_awaiting
 
     def interrupted(self) -> None:
-        """Forget what is sent, but not what was: another slave may have acted meanwhile."""
+        """Forget unfinished sends, but not their results: another slave may have acted meanwhile."""
         if self.escaping is not None:
             self.escaping.begin_again()
 
     def answer_peer(self, broker_id: int) -> bool:
-        """Make way for a slave with a lower id; return whether answers are still awaited."""
+        """Make way for a slave with a lower id; return whether answers are still pending."""
         if self.acting is not None:
             self.acting.make_way(broker_id)
         return self.escaping is not None and self.escaping.is_awaiting
 
     def settle(self) -> None:
-        """Report what was stored; have the tables copied if a topic is new."""
+        """Report stored records; copy the tables soon if a topic is new."""
         self.client.settle()
         new_topics = self._store.copy.new_topics
         if new_topics:
@@ -230,7 +231,7 @@ class Slave:
         self._copies.settle()
 
     def _may_cut(self, end: int) -> bool:
-        """Have nothing on the disk that speaks of what will be cut; return whether the log may be cut now."""
+        """Remove everything from the disk that refers to the part to truncate; return whether it is gone."""
         if self.escaping is not None:
             self.escaping.forget()
         if self.acting is not None:
@@ -249,7 +250,7 @@ class Slave:
         return not is_writing and self._have_popped_again(end)
 
     def _have_popped_again(self, end: int) -> bool:
-        """Lower the offsets of groups whose check points will be cut; return whether the disk took it."""
+        """Lower the offsets of groups whose check points will be truncated; return whether they are saved."""
         revive_topic = REVIVE_TOPIC_PREFIX + self._config.cluster_name
         try:
             self._offsets.lower(popped_behind(self._store, end, revive_topic))
@@ -264,7 +265,7 @@ class Slave:
         self._search.at(now_ms + SEARCH_MS)
 
     def _compare(self, done: Callable[[Shared], None]) -> None:
-        """Compare the logs before a copying; from now on the master has time to ask what was delivered."""
+        """Compare the logs before copying; from now on the master has time to ask what was delivered."""
         self._kept_until_ms = self._clock.monotonic_ms() + KEPT_MS
         self._work(self._compared(done))
 
@@ -272,7 +273,7 @@ class Slave:
         done((yield from self._shared()))
 
     def _shared(self) -> Work[Shared]:
-        """Find up to where the logs are equal, once it is certain that the master is ours."""
+        """Find the offset up to which the logs are equal, after making sure that the master is ours."""
         mismatch = None
         with suppress(LibraError):
             mismatch = self._mismatch((yield self._answer(self._name_server, cluster_info())))
@@ -297,7 +298,7 @@ class Slave:
         return answer_to(self._ask, address, call, ANSWER_MS_MAX)
 
     def _mismatch(self, info: ClusterInfo) -> str | None:
-        """Return why the master cannot be ours; None if it can."""
+        """Return why the master cannot be ours, or None if it can."""
         name, cluster = self._config.broker_name, self._config.cluster_name
         others = [
             other for other, names in info.cluster_addr_table.items() if name in names and other != cluster
@@ -316,9 +317,9 @@ class Slave:
 class SlaveRoutes:
     """Finds all queues of a topic, which an acting slave assigns to members that pop.
 
-    A master knows the other brokers (`peer_brokers.py`); a slave asks its name server, whose routes name it
-    in its master's place. While an answer is awaited nobody is assigned anything; members ask again within a
-    second. name_server: returns the one to ask. Upstream: TopicRouteInfoManager.getTopicSubscribeInfo.
+    A master knows the other brokers (`peer_brokers.py`); a slave queries its name server, whose routes list
+    the slave in its master's place. While an answer is pending, nothing is assigned; members ask again within
+    a second. name_server: returns the one to query. Upstream: TopicRouteInfoManager.getTopicSubscribeInfo.
     """
 
     def __init__(self, clock: Clock, ask: Ask, name_server: Callable[[], str]) -> None:
@@ -329,7 +330,7 @@ class SlaveRoutes:
         self._asked: set[str] = set()
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
-        """Return all queues of a topic that may be read, sorted; None while they are unknown."""
+        """Return all readable queues of a topic, sorted, or None while they are unknown."""
         since_ms, queues = self._known.get(topic, (None, []))
         if since_ms is not None and self._clock.monotonic_ms() - since_ms < KNOWN_MS:
             return queues

@@ -1,13 +1,13 @@
-"""The table copies of a slave: how often it copies its master's topics, groups, users and offsets, what it
-holds back until its log reaches that far, and which commits it returns to the master.
+"""The table copies of a slave: how often it copies its master's topics, groups, users and offsets, which of
+them it holds back until its log has caught up, and which commits it returns to the master.
 
     every 10 s: topics ─► groups ─► request modes      each: asked ─► decoded ─► applied
                 deletions, consumer offsets ─► delay offsets ─► timer checkpoint ─► timer metrics
                                                        each: asked ─► decoded ─► kept (`CopiedProgress`)
 
-A thread decodes each; differences are applied in steps. A table that cannot be copied stays as it is. So
-do all while the log is not copied: a master that returned with an empty disk has lost its tables, too.
-Upstream: broker/slave/SlaveSynchronize.java.
+A thread decodes each table; differences are applied in steps. A table that cannot be copied stays as it is.
+So do all tables while the log is not copied: a master that returned with an empty disk has lost its tables as
+well. Upstream: broker/slave/SlaveSynchronize.java.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,27 +51,27 @@ from libramq.timers.timers import Again, TimerMetricsFile
 
 log = get_logger(__name__)
 
-#: Ours; SlaveSynchronize's is 60 s, by which offsets at a slave are behind when its master is lost.
+#: Ours; SlaveSynchronize's is 60 s. Offsets at a slave are up to this old when its master is lost.
 PERIOD_MS: Final = 10_000
-#: Ours: how soon a round follows another one, if the log shows that the master has a new topic.
+#: Ours: the delay before the next round if the log shows that the master has a new topic.
 SOON_MS: Final = 500
 #: Ours: a large table takes its master a second or two.
 ANSWER_MS_MAX: Final = 10_000
-#: Ours: commits that a master is sent at once; the others follow with the next table.
+#: Ours: at most this many commits are returned to a master at once; others follow with the next table.
 RETURNED_AT_ONCE: Final = 1_000
 _LOG_END: Final = "end of the log"
 R = TypeVar("R")
-#: Applies a table, at once or with a yield after each step.
+#: Applies a table, either at once or in steps with a yield after each.
 Apply = Callable[[], Iterator[None] | None]
-#: Asks the master, and passes its answer on if the copying is still the same.
+#: Asks the master, and passes its answer on unless the copying has changed meanwhile.
 AskMaster = Callable[[Call[Any], Callable[[Any], None]], None]
 
 
 class _Table(NamedTuple):
-    """One table. apply: applies its decoded content, at once or with a yield after each step.
+    """One table. apply: applies its decoded content, either at once or in steps with a yield after each.
 
-    is_progress: it says what the master has done, and is applied once this slave has that (`CopiedProgress`).
-    arrived: called with its content before that.
+    is_progress: the table records the master's progress, and is applied once this slave's log has caught up
+    (`CopiedProgress`). arrived: called with the content before that.
     """
 
     name: str
@@ -96,11 +96,11 @@ class CopyingSlave(Protocol):
 
     @property
     def copying(self) -> int | None:
-        """Return the number of the copying of the log that is under way; None: there is none."""
+        """Return the number of the current copying of the log, or None."""
 
     @property
     def is_ahead_of_master(self) -> bool:
-        """Return whether this slave has delivered what its master does not know of yet."""
+        """Return whether this slave has made deliveries that its master does not know of yet."""
 
 
 class TableCopies:
@@ -127,7 +127,7 @@ class TableCopies:
         self._work = kernel.work
         self._ask = ask
         self._slave = slave
-        #: The copying for which tables are asked.
+        #: The copying that tables are requested for.
         self._copying: int | None = None
         self._master: str | None = None
         self._due = kernel.deadlines.new(self._begin)
@@ -135,21 +135,21 @@ class TableCopies:
         self._is_wanted = False
         self._tables = tuple(self._all_tables(files.tables, config))
         self.progress = CopiedProgress(files.store, kernel, self._note)
-        #: The round under way; None between rounds.
+        #: The current round; None between rounds.
         self._round: Work[None] | None = None
 
     def follow(self, master: str) -> None:
-        """Copy from the master at this address, while its log is copied: at once and every PERIOD_MS."""
+        """Copy from the master at this address while its log is copied: at once, then every PERIOD_MS."""
         self._master = master
 
     def soon(self) -> None:
-        """Copy at once, or again after the round under way: the master has something new."""
+        """Copy at once, or right after the current round: the master has something new."""
         self._is_wanted = True
         if self._round is None and self._copying is not None:
             self._due.by(self._clock.monotonic_ms())
 
     def settle(self) -> None:
-        """Begin with a new copying, whose master may be another one; apply what waited for the log."""
+        """Restart after a new copying, possibly from another master; apply tables that waited for the log."""
         copying = self._slave.copying
         if copying != self._copying:
             self._copying = copying
@@ -168,14 +168,14 @@ class TableCopies:
             self._work(self._round)
 
     def _copy(self, copying: int) -> Work[None]:
-        """Ask for each table, and then for the end of the log that they speak of."""
+        """Fetch each table, and then the end of the log that the tables refer to."""
         assert self._master is not None
         is_waiting = self.progress.is_waiting
         try:
             for table in [each for each in self._tables if not (each.is_progress and is_waiting)]:
                 try:
                     data = yield answer_to(self._ask, self._master, table.call, ANSWER_MS_MAX)
-                    if copying != self._slave.copying:  # It is of another master, perhaps.
+                    if copying != self._slave.copying:  # The answer may be another master's.
                         return
                     content = yield InThread(Thread.COMPUTE, partial(table.decode, data))
                     if not table.is_progress:
@@ -196,7 +196,7 @@ class TableCopies:
             self._due.at(self._clock.monotonic_ms() + (SOON_MS if self._is_wanted else PERIOD_MS))
 
     def _ask_end(self, copying: int) -> Work[None]:
-        """Take the end of the master's log. One that ends before what was copied of it is another log."""
+        """Fetch the end of the master's log; an end before the copied part means it is another log."""
         assert self._master is not None
         copied = self._store.copy.end
         try:
@@ -212,7 +212,7 @@ class TableCopies:
                 self.progress.ends_at(end)
 
     def _question(self, call: Call[R], done: Callable[[R | LibraError], None]) -> None:
-        """Ask the master; drop an answer that comes after the end of this copying."""
+        """Ask the master; drop an answer that arrives after the end of this copying."""
         copying = self._copying
 
         def answered(answer: R | LibraError) -> None:
@@ -223,7 +223,7 @@ class TableCopies:
         self._ask(Question(self._master, call, answered, ANSWER_MS_MAX))
 
     def _note(self, name: str, error: BaseException | None) -> None:
-        """Log a failure, once until it is over."""
+        """Log a failure once, until the table can be copied again."""
         if error is None:
             self._failed.discard(name)
         elif name not in self._failed:
@@ -234,7 +234,7 @@ class TableCopies:
             )  # fmt: skip
 
     def _all_tables(self, tables: Tables, config: BrokerConfig) -> Iterator[_Table]:
-        """Yield the tables: those that are applied at once, then those of what the master has done."""
+        """Yield the tables: first those applied at once, then those with the master's progress."""
         yield _Table("topics", peer_calls.ALL_TOPICS, _of(TopicConfigSerializeWrapper), self._apply_topics)
         yield _Table("groups", peer_calls.ALL_GROUPS, _of(SubscriptionGroupWrapper), self._apply_groups)
         modes = tables.request_modes
@@ -286,17 +286,17 @@ class TableCopies:
 
 
 class CopiedProgress:
-    """Keeps aside what a slave's master has done, until this slave has what was done.
+    """Holds back the progress of a slave's master until this slave's log has caught up.
 
         tables kept ─► the end of the master's log ─► our log is flushed up to there ─► tables applied
 
-    A delay level's offset refers to the copies that were delivered, and a committed offset of POP to check
-    points in the log. Applied before these have come, either would be durable before what it speaks of:
-    promoted, the slave would take for delivered what it lacks. This is the rule of
+    A delay level's offset refers to delivered copies in the log, and a committed offset of POP to check
+    points there. Applied too early, such an offset would be durable before the records it refers to: after a
+    promotion the slave would take messages for delivered that it lacks. This is the rule of
     `broker/files/progress.py`, across two brokers.
 
-    Tables count for the copying in which they were asked for. Once the logs are compared again they are
-    dropped: the master may have another log, in which their offsets mean something else.
+    Tables are valid for the copying in which they were requested. They are dropped when the logs are compared
+    again: the master may have another log, in which their offsets mean something else.
 
     ended: called for each table with its name, and the error that stopped it.
     """
@@ -310,7 +310,7 @@ class CopiedProgress:
         self._applying = self._apply(())
         self._kept: list[tuple[str, Apply]] = []
         self._log_end: int | None = None
-        #: Where the master's log ended when it had done what was applied last; None: that is unknown.
+        #: The end of the master's log at the progress applied last; None while that is unknown.
         self.applied_end: int | None = None
 
     @property
@@ -320,7 +320,7 @@ class CopiedProgress:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing is kept."""
+        """Return whether no table is kept."""
         return not self._kept
 
     def keep(self, name: str, apply: Apply) -> None:
@@ -328,21 +328,21 @@ class CopiedProgress:
         self._kept.append((name, apply))
 
     def ends_at(self, log_end: int) -> None:
-        """Note where the master's log ended after the tables were asked for."""
+        """Note where the master's log ended after the tables were requested."""
         self._log_end = log_end
         self.settle()
 
     def drop(self) -> None:
-        """Forget what is kept; of a table that is being applied the rest."""
+        """Forget the kept tables, and the rest of a table being applied."""
         self._kept.clear()
         self._log_end = None
         self._applying.close()
 
     def settle(self) -> None:
-        """Apply what is kept, if the log is flushed far enough."""
+        """Apply the kept tables if the log is flushed far enough."""
         if self._log_end is None or not self._kept or self._log_end > self._store.flushed_offset:
             return
-        # Whatever of it is applied from here on speaks of the log up to there.
+        # Even a part of the tables, applied from here on, refers to the log up to there.
         self.applied_end = max(self._log_end, self.applied_end or 0)
         tables, self._kept = self._kept, []
         self._applying = self._apply(tables)
@@ -367,18 +367,19 @@ class ReturnedCommits:
         the master's table arrives ─┬─ it has as much, or a reset waits ─► forgotten
                                     └─ it has less, or nothing          ─► committed at the master, forgotten
 
-    Otherwise a group that committed for the first time would begin elsewhere once the master is back: at the
-    end of its queues perhaps, behind messages that nobody has read. Members of coordinated groups commit at
-    masters only. What is to be returned is in a file (`CommitsAtSlave`), as the slave may be restarted before
-    its master is back.
+    Otherwise a group's first commits would be lost once the master is back, and the group would restart
+    elsewhere, perhaps at the end of its queues, skipping unread messages. Members of coordinated groups
+    commit at masters only. Commits to return are kept in a file (`CommitsAtSlave`), as the slave may restart
+    before its master is back.
 
-    The master's table is older than its answer, so it compares again: a returned commit moves nothing back
-    there, neither a committed offset nor a position of POP that is ahead of it. Nobody can mean it to, since
-    a slave refuses resets. A commit behind an earlier one holds at the slave until its master is back.
+    The master's table is older than its answer, so the master compares again: a returned commit moves nothing
+    back there, neither a committed offset nor a position of POP that is ahead of it. No such move can be
+    intended, since a slave refuses resets. A commit behind an earlier one is valid at the slave until its
+    master is back.
 
     Upstream: none; BrokerPreOnlineService.syncMetadataReverse copies the whole table of an acting master,
-    unless its own version is higher, and so moves offsets back as well. PopMessageProcessor.getPopOffset
-    reads on from the higher of the buffered and the committed offset, too.
+    unless its own version is higher, and so also moves offsets back. PopMessageProcessor.getPopOffset
+    continues from the higher of the buffered and the committed offset as well.
     """
 
     def __init__(self, at_slave: CommitsAtSlave, ask_master: AskMaster) -> None:
@@ -386,7 +387,7 @@ class ReturnedCommits:
         self._ask_master = ask_master
 
     def send(self, master: OffsetTables) -> None:
-        """Compare with a table that arrived from the master; what is returned is added to it."""
+        """Compare with a table that arrived from the master; returned commits are added to that table."""
         for key, queue_id, offset in self._at_slave.take_turns(RETURNED_AT_ONCE):
             is_known = master.offsets.get(key, {}).get(queue_id, -1) >= offset
             if is_known or queue_id in master.resets.get(key, {}):
@@ -394,7 +395,7 @@ class ReturnedCommits:
                 continue
             topic, _, group = key.partition(SEPARATOR)
             if group == half.TRANSACTION_GROUP:
-                continue  # The master asks for it (`returning_master.py`), and refuses it from us.
+                continue  # The master asks for this offset (`returning_master.py`), and refuses it here.
             call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset, is_returned=True)
             self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
 
@@ -402,16 +403,16 @@ class ReturnedCommits:
         self, master: OffsetTables, key: str, queue_id: int, offset: int, failure: LibraError | None
     ) -> None:
         if failure is None:
-            master.offsets.setdefault(key, {})[queue_id] = offset  # The copy is applied later, with it.
+            master.offsets.setdefault(key, {})[queue_id] = offset  # Applied later with the table.
         elif isinstance(failure, BrokerError) and failure.response_code != ResponseCode.SYSTEM_BUSY:
             log.warning("the master refuses an offset committed here", of=key, reason=str(failure))
         else:
-            return  # It is sent again after one of the next tables.
+            return  # Returned again after one of the next tables.
         self._at_slave.forget(key, queue_id, offset)
 
 
 def _of(kind: type[R]) -> Callable[[bytes], R]:
-    """Return what decodes a table of this type."""
+    """Return a decoder of a table of this type."""
     return partial(decode_body, kind=kind)
 
 
@@ -430,7 +431,7 @@ def _decode_offsets(body: bytes) -> OffsetTables:
 def _copy_entries(
     table: TopicTable | GroupTable, entries: Mapping[str, Any], version: DataVersion
 ) -> Iterator[None]:
-    """Make a table's entries those of the master, and only then its version the master's."""
+    """Replace a table's entries by the master's, and only then its version."""
     if table.data_version == version:
         return
     gone = [name for name in table.names() if name not in entries]

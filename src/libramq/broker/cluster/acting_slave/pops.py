@@ -113,8 +113,8 @@ class EscapingPops:
     def acknowledge(self, done: Iterable[AckSet]) -> bool:
         """Note acknowledged messages; each check point's are given as a Java BitSet.
 
-        Return False while the journal is read, or for an unknown check point, whose messages this slave will hand
-        out itself. Messages already passed on are ignored.
+        Return False while the journal is read, or for an unknown check point, whose messages this slave will
+        hand out itself. Messages already passed on are ignored.
         """
         in_flight = self._in_flight
         if in_flight is None:

@@ -1,1 +1,1 @@
-"""Kafka's view of the cluster: nodes, topics and offsets at all brokers, and who coordinates groups next."""
+"""Kafka's view of the cluster: nodes, topics and offsets at all brokers, and groups' next coordinators."""

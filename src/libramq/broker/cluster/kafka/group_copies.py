@@ -1,21 +1,21 @@
-"""Group copies: how the coordinator of Kafka's groups passes each change on to the broker that coordinates
-next, what that broker keeps and how long it believes it, and how long members wait for either.
+"""Group copies: how the coordinator of Kafka's groups replicates each change to the broker that would
+coordinate next, what that broker keeps and for how long it is valid, and how long members wait for either.
 
     a group has changed ─► PEER_GROUPS to its successor ─► acknowledged ─► members hear of it
     another broker coordinates it now ─► PEER_GROUPS to that one
     PEER_GROUPS ─► copies, by the coordinator that sent them ─► this broker becomes the coordinator ─► claimed
 
-Requests to one broker follow each other, and each names the one before: after a failure all groups are sent
-again. A copy is believed only while its coordinator is heard, and as long as this broker is next. A
-coordinator that is cut off gives out nothing for as long: one that does not answer is waited for longer than
-it believes what it has (`FRESH_MS`).
+Requests to one broker are sequential, and each names its predecessor: after a failure all groups are sent
+again. A copy is valid only while its coordinator is heard from and this broker is its successor. A
+coordinator that is cut off waits for its successor longer than the successor's copies are valid (`FRESH_MS`),
+and gives out nothing meanwhile.
 
     the cluster is known ─► PEER_HANDOVER to each other broker, until it has none left ─► over
                                                  it has some ─► PEER_GROUPS ─► copies
 
-While this broker was away, another one has coordinated its groups. A member of one that is not here yet would
-have to join anew, and the group that is on its way would be dropped. So the requests of members are answered
-by COORDINATOR_LOAD_IN_PROGRESS, as by Kafka's coordinator while it reads its log.
+While this broker was away, another one coordinated its groups. If a group has not arrived here yet, a member
+would have to rejoin, and the group on its way would be dropped. So members' requests are answered by
+COORDINATOR_LOAD_IN_PROGRESS, as by Kafka's coordinator while it reads its log.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,27 +40,30 @@ T = TypeVar("T")
 
 log = get_logger(__name__)
 
-#: Ours: how long a coordinator is believed after it was heard last, four times its interval. It waits longer.
+#: Ours: how long copies are valid after a coordinator's last request: four beats. The coordinator waits
+#: longer.
 FRESH_MS: Final = 2_000
-#: Ours: how soon a broker is asked again: less than clients pause (retry.backoff.ms).
+#: Ours: the retry interval of a handover: less than clients pause (retry.backoff.ms).
 AGAIN_MS: Final = 50
-#: Ours: how often a successor with groups hears of us, and how soon one that failed is tried again.
+#: Ours: the interval at which a successor with groups is sent a request, and a failed request is repeated.
 BEAT_MS: Final = 500
-#: Ours: how long members wait for a successor that does not answer: its copies are too old by then, also if
-#: the last request took half a second to it.
+#: Ours: how long members wait for an unresponsive successor: by then its copies are invalid, even if the last
+#: request took half a second to reach it.
 WAIT_MS: Final = FRESH_MS + 500
-#: Ours: groups in one request, and their memory. It may be twice this and base64 adds a third, which is less
-#: than a body may have. A group that takes more is not passed on: its members join the next coordinator anew.
+#: Ours: at most this many groups go into one request.
 GROUPS_PER_REQUEST: Final = 100
+#: Ours: the estimated memory of a request's groups. A request may reach twice this, and base64 adds a third,
+#: which is less than a body may have. Larger groups are not replicated: members rejoin at the next
+#: coordinator.
 COST_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Ours: about what a changed member of a group of KIP-848 takes.
+#: Ours: the approximate size of a changed member of a KIP-848 group.
 MEMBER_BYTES: Final = 1_000
-#: Ours: how long brokers are awaited that do not answer: as long as they try to hand over.
+#: Ours: how long unresponsive brokers are awaited: as long as they try to hand over.
 LOAD_MS_MAX: Final = WAIT_MS
 
 
 class GroupCopy(NamedTuple):
-    """A group: a classic one, or one of KIP-848 as in config/kafkaGroups.json, by key. cost_bytes: about."""
+    """A group: classic, or one of KIP-848 by the keys of config/kafkaGroups.json. cost_bytes: estimated."""
 
     classic: SavedClassicGroup | None = None
     modern: Mapping[str, SavedEntry] = {}
@@ -68,7 +71,7 @@ class GroupCopy(NamedTuple):
 
 
 class _Sender:
-    """A coordinator. sequence: of its last request."""
+    """A coordinator. sequence: that of its last request."""
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -89,7 +92,7 @@ class _Sender:
         self.modern.clear()
 
     def apply(self, body: PeerGroupsBody, room: int) -> None:
-        """Take what has changed. room: how many groups are kept; each is kept as a whole or not at all."""
+        """Apply a request's changes. room: the number of groups to keep; a group beyond that is left out."""
         whole = set()
         for key in body.gone:
             name, is_member, _ = key.partition(SEPARATOR)
@@ -110,7 +113,7 @@ class _Sender:
 
 
 class GroupCopies:
-    """The copies of this broker."""
+    """The copies kept by this broker."""
 
     def __init__(self, view: ClusterView, clock: Clock) -> None:
         self._view = view
@@ -120,11 +123,11 @@ class GroupCopies:
         view.observe(self._brokers_changed)
 
     def observe(self, observer: Callable[[], None]) -> None:
-        """Have a function called when copies came of groups that this broker coordinates already."""
+        """Call a function when copies arrive of groups that this broker already coordinates."""
         self._observers.append(observer)
 
     def take(self, body: PeerGroupsBody) -> bool:
-        """Take what has changed in a coordinator's groups; return False if all of them are wanted again."""
+        """Take a coordinator's changes; return False if it has to send all groups again."""
         sender = self._senders.setdefault(body.broker_name, _Sender())
         now_ms = self._clock.monotonic_ms()
         is_next = bool(body.after) and body.after == sender.sequence and self._is_fresh(sender, now_ms)
@@ -165,7 +168,7 @@ class GroupCopies:
         return now_ms - sender.last_request_ms <= FRESH_MS
 
     def _brokers_changed(self) -> None:
-        """Forget copies of groups of which this broker is neither the coordinator now nor the next one."""
+        """Forget copies of groups for which this broker is neither the coordinator nor the successor."""
         own = self._view.own_name
         for broker_name, sender in self._senders.items():
             for name in sender.names():
@@ -177,18 +180,18 @@ class GroupCopies:
 
 
 class GroupLoad:
-    """The load of one broker, which serves Kafka's clients once it has begun."""
+    """The loading of groups at one broker that has begun to serve Kafka's clients."""
 
     def __init__(self, peers: PeerBrokers) -> None:
         self._peers = peers
-        #: The brokers that may have groups of ours; None: the cluster is not known yet.
+        #: Brokers that may still have our groups; None until the cluster is known.
         self._awaited: dict[str, None] | None = None
         self._asked: set[str] = set()
         self._until_ms = MonotonicMs(0)
         self._due = peers.deadlines.new(self._ask, "load of groups")
 
     def begin(self) -> None:
-        """Ask the other brokers, as soon as they are known."""
+        """Query the other brokers as soon as they are known."""
         self._peers.view.observe(self._brokers_changed)
         self._brokers_changed()
 
@@ -207,7 +210,7 @@ class GroupLoad:
             self._due.at(now_ms if self._awaited else None)
 
     def _ask(self, now_ms: MonotonicMs) -> None:
-        """Ask those that may have groups; after a while this broker begins without these."""
+        """Query the brokers that may have groups; after a while begin without the unresponsive ones."""
         if not self._awaited:
             return
         if now_ms >= self._until_ms:
@@ -222,7 +225,7 @@ class GroupLoad:
 
     def _answered(self, name: str, outcome: bool | LibraError) -> None:
         self._asked.discard(name)
-        # A broker of an older release hands over when it sees this one, and does not answer.
+        # A broker of an older release does not answer; it hands over when it sees this one.
         if (outcome is True or isinstance(outcome, RequestCodeNotSupported)) and self._awaited is not None:
             self._awaited.pop(name, None)
 
@@ -231,17 +234,17 @@ class ProtocolGroups(Protocol):
     """Groups of one protocol at this broker."""
 
     def names(self) -> Iterable[str]:
-        """Return the names of those that have something to pass on, or may have."""
+        """Return the names of groups that have, or may have, something to replicate."""
 
     def copy(self, name: str) -> GroupCopy | None:
-        """Return what is passed on of a group; None if there is nothing."""
+        """Return the replicated state of a group, or None if there is none."""
 
 
 @dataclass(slots=True)
 class _Change:
-    """The part of a group that its successor does not have yet. entries: None: a member is gone.
+    """The part of a group that its successor does not have yet. entries: None for a removed member.
 
-    is_whole: what it got before is void. is_handed_over: the successor coordinates the group already.
+    is_whole: replaces all earlier state. is_handed_over: the successor already coordinates the group.
     """
 
     since_ms: MonotonicMs
@@ -255,9 +258,9 @@ class _Change:
 
 @dataclass(slots=True)
 class _Successor:
-    """One broker. sequence: of the last request; after: of the last one that it has taken, 0: of none.
+    """One broker. sequence: that of the last request; after: that of the last one accepted, or 0.
 
-    is_silent: it has not answered for so long that nobody waits for it.
+    is_silent: it has not answered for so long that members no longer wait for it.
     """
 
     sequence: int
@@ -267,11 +270,11 @@ class _Successor:
     is_silent: bool = False
 
     def find(self, name: str) -> _Change | None:
-        """Return the last change of a group that it has not acknowledged."""
+        """Return a group's last change not yet acknowledged."""
         return self.pending.get(name) or (self.sent or {}).get(name)
 
     def take(self) -> dict[str, _Change]:
-        """Remove and return what goes into one request."""
+        """Remove and return the changes for one request."""
         taken: dict[str, _Change] = {}
         cost_bytes = 0
         while self.pending and len(taken) < GROUPS_PER_REQUEST and cost_bytes < COST_BYTES_MAX:
@@ -281,7 +284,7 @@ class _Successor:
         return taken
 
     def release(self) -> list[Callable[[], None]]:
-        """Return what waits for it, which waits no more."""
+        """Remove and return all callbacks that wait for this broker."""
         found: list[Callable[[], None]] = []
         for change in (*(self.sent or {}).values(), *self.pending.values()):
             found += change.waiting
@@ -290,7 +293,7 @@ class _Successor:
 
 
 class GroupSuccessors:
-    """Passes groups on."""
+    """Replicates groups to their successors."""
 
     def __init__(self, broker_name: str, view: ClusterView, kernel: Kernel, ask: Ask) -> None:
         self._name = broker_name
@@ -299,17 +302,17 @@ class GroupSuccessors:
         self._ask = ask
         self._sources: list[ProtocolGroups] = []
         self._successors: dict[str, _Successor] = {}
-        #: The successor that has a group, or gets it.
+        #: The successor that has each group or is being sent it.
         self._of: dict[str, str] = {}
         self._due = kernel.deadlines.new(self._beat, "successors of groups")
         view.observe(self._brokers_changed)
 
     def add(self, source: ProtocolGroups) -> None:
-        """Pass on these groups."""
+        """Replicate the groups of this source."""
         self._sources.append(source)
 
     def changed(self, name: str, entries: Mapping[str, SavedEntry | None] | None = None) -> None:
-        """Pass on a group that has changed. entries: of one of KIP-848; None: all of it."""
+        """Replicate a changed group. entries: the changed ones of a KIP-848 group; None: the whole group."""
         if not self._view.others or self._view.coordinator_of(name) != self._name:
             return
         successor = self._view.successor_of(name)
@@ -325,7 +328,7 @@ class GroupSuccessors:
         self._send(successor)
 
     def when_held(self, name: str, then: Callable[[], None]) -> None:
-        """Call when the successor has all changes of a group so far, or believes none of what it has."""
+        """Call once the successor has all changes of a group so far, or its copies are no longer valid."""
         successor = self._successors.get(self._of.get(name, ""))
         change = successor.find(name) if successor is not None else None
         if successor is None or change is None or successor.is_silent:
@@ -334,7 +337,7 @@ class GroupSuccessors:
             change.waiting.append(then)
 
     def hand_over(self, name: str) -> bool:
-        """Send a broker the groups that it coordinates now, if that waits; return whether it has them all."""
+        """Send a broker the groups it now coordinates, if any are pending; return whether it has them all."""
         to = self._successors.get(name)
         if to is None:
             return True
@@ -343,7 +346,7 @@ class GroupSuccessors:
             self._send(name)
         return not any(change.is_handed_over for change in changes)
 
-    # What is to be sent.
+    # Pending changes.
 
     def _copy(self, name: str) -> GroupCopy | None:
         found = (source.copy(name) for source in self._sources)
@@ -351,7 +354,7 @@ class GroupSuccessors:
         return copy if copy is not None and copy.cost_bytes <= COST_BYTES_MAX else None
 
     def _pass_on(self, name: str, successor: str) -> None:
-        """Send a whole group, or that it is gone."""
+        """Send a whole group, or its removal."""
         copy = self._copy(name)
         if copy is None and self._of.get(name) != successor:
             self._of.pop(name, None)
@@ -382,9 +385,9 @@ class GroupSuccessors:
     # Requests.
 
     def _send(self, name: str) -> None:
-        """Send a successor what it has to get, unless a request is under way.
+        """Send a successor its pending changes, unless a request is in flight.
 
-        The first one, also after a failure, has nothing: the receiver may be away.
+        The first request, also after a failure, is empty, because the receiver may be away.
         """
         to, address = self._successors.get(name), self._view.others.get(name)
         if to is None or address is None or to.sent is not None:
@@ -417,10 +420,10 @@ class GroupSuccessors:
             return
         self._begin_again(name, to, sent)
         if outcome is False:
-            self._send(name)  # Otherwise with the next beat.
+            self._send(name)  # Otherwise the next beat does.
 
     def _begin_again(self, name: str, to: _Successor, sent: Mapping[str, _Change]) -> None:
-        """Have all groups sent again that a successor should have."""
+        """Queue all groups of a successor again."""
         to.after = 0
         for each, change in sent.items():
             later = to.pending.get(each)
@@ -437,9 +440,9 @@ class GroupSuccessors:
                 del self._of[each]
         for each, change in list(to.pending.items()):
             if self._of.get(each) != name and not change.is_handed_over and not change.waiting:
-                del to.pending[each]  # It says only that the group is gone, of which nothing is there.
+                del to.pending[each]  # Only reports a removal; the successor has nothing of the group.
 
-    # The time, and other brokers.
+    # Time, and other brokers.
 
     def _beat(self, now_ms: MonotonicMs) -> None:
         in_use = set(self._of.values())
@@ -451,7 +454,7 @@ class GroupSuccessors:
                 _call(to.release())
             for each, change in list(to.pending.items()):
                 if change.is_handed_over and now_ms - change.since_ms >= WAIT_MS:
-                    del to.pending[each]  # That broker has begun without it.
+                    del to.pending[each]  # The broker has begun without it.
             if name not in in_use and not to.pending and to.sent is None:
                 del self._successors[name]
             self._send(name)
@@ -459,7 +462,7 @@ class GroupSuccessors:
             self._due.at(now_ms + BEAT_MS)
 
     def _brokers_changed(self) -> None:
-        """Pass groups on to other successors, and those that another broker coordinates now to that one."""
+        """Move groups to new successors, and hand over those that another broker coordinates now."""
         released: list[Callable[[], None]] = []
         here = (each for source in self._sources for each in source.names())
         for name in dict.fromkeys((*self._of, *here)):
@@ -486,7 +489,7 @@ class GroupSuccessors:
         _call(released)
 
     def _withdraw(self, name: str, successor: str | None) -> list[Callable[[], None]]:
-        """Pass a group on to a successor no more; return what waited for that."""
+        """Stop replicating a group to a successor; return the callbacks that waited for that."""
         self._of.pop(name, None)
         to = self._successors.get(successor or "")
         if to is None:

@@ -1,11 +1,11 @@
-"""The nodes: the brokers of a cluster as Kafka's clients see them, who of them is alive, their topics, and
+"""The nodes: a cluster's brokers as Kafka's clients see them, which of them are alive, their topics, and
 which broker numbers new queues as partitions.
 
     every second, and when a client asks      ─► PEER_NODE to each other broker ─► known
     a topic's queues without a number         ─► the topic's numberer appends them; the others copy that
 
-A topic's numberer is the broker that would coordinate a group of its name. What brokers that are away have
-is remembered.
+A topic's numberer is the broker that would coordinate a group of that name. The queues of absent brokers are
+remembered.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,12 +32,12 @@ from libramq.rpc import peer_calls
 log = get_logger(__name__)
 
 FILE_NAME: Final = "kafkaPartitions.json"
-#: Ours: how soon a topic that was changed elsewhere is known here, if no client asks for it.
+#: Ours: how soon a topic changed elsewhere is known here if no client asks for it.
 REFRESH_MS: Final = 1_000
 
 
 class Node(NamedTuple):
-    """Another broker. port: 0 where it does not serve Kafka's clients."""
+    """Another broker. port: 0 if it does not serve Kafka's clients."""
 
     host: str
     port: int
@@ -47,7 +47,7 @@ class Node(NamedTuple):
 
 
 class Nodes:
-    """All brokers of the cluster, as far as Kafka's clients see them."""
+    """All brokers of the cluster that Kafka's clients see."""
 
     def __init__(
         self,
@@ -65,29 +65,29 @@ class Nodes:
         self._numberings: dict[str, Numbering] = {}
         self._host, self._port = "", 0
         self._version = int(kernel.clock.wall_ms())
-        #: Rises whenever `topics` may return others.
+        #: Grows whenever the result of `topics` may have changed.
         self.topics_version = 0
         self._waiting: list[Callable[[], None]] = []
         self._requested = 0
         self._is_saving = self._is_unsaved = False
-        #: For whom all topics were settled last: the brokers, and those that have answered.
+        #: The state at the last complete settling: the brokers, and those that had answered.
         self._settled: object = None
-        #: Topics that have changed since, here or elsewhere.
+        #: Topics changed since then, here or elsewhere.
         self._unsettled: set[str] = set()
         self._due = kernel.deadlines.new(self._poll, "Kafka nodes")
-        #: The other brokers that have answered, those that are away included.
+        #: The other brokers that have answered, including absent ones.
         self.known: dict[str, Node] = {}
         self.view = peers.view
         topics.observe(self._topic_changed)
 
     def load(self) -> None:
-        """Read the numberings; waits for the disk. Raises StoreCorrupt where the file cannot be read."""
+        """Read the numberings; waits for the disk. Raises StoreCorrupt if the file cannot be read."""
         saved = self._file.load(NumberingsFile)
         if saved is not None:
             self._numberings = dict(saved.numberings)
 
     def serve(self, host: str, port: int) -> None:
-        """Take this broker's address for Kafka's clients, and keep up with the others from now on."""
+        """Set this broker's address for Kafka's clients, and begin to follow the other brokers."""
         self._host, self._port = host, port
         self._version += 1
         self._poll(self._kernel.clock.monotonic_ms())
@@ -98,8 +98,7 @@ class Nodes:
     def is_alone(self) -> bool:
         """Return whether no other broker has ever been seen.
 
-        Then nobody can have numbered a queue, and nothing is written: a numbering of one broker would be the
-        queues' own ids.
+        Then no other broker can have numbered a queue, and none is written: partitions are queue ids.
         """
         return not self.known and not self._peers.links
 
@@ -113,7 +112,7 @@ class Nodes:
         return found
 
     def is_linked(self, broker_name: str) -> bool:
-        """Return whether a broker is this one, or our connection to it stands."""
+        """Return whether a broker is this one or connected."""
         link = self._peers.links.get(broker_name)
         return broker_name == self.broker_name or (link is not None and link.is_linked)
 
@@ -125,7 +124,7 @@ class Nodes:
         )
 
     def counts(self, topic: str) -> dict[str, int]:
-        """Return how many queues each broker has of a topic."""
+        """Return the number of a topic's queues at each broker."""
         config = self._topics.get(topic)
         counts = {self.broker_name: config.read_queue_nums} if config is not None else {}
         for name, node in self.known.items():
@@ -135,23 +134,23 @@ class Nodes:
         return counts
 
     def holders(self, topic: str) -> set[str]:
-        """Return the brokers that have queues of a topic, or may have: they are away since before our start.
+        """Return the brokers with queues of a topic, including those absent since before our start.
 
-        The numbering names them, unless a kill came before it was saved.
+        The numbering lists these, unless a kill came before it was saved.
         """
         unanswered = self._peers.links.keys() - self.known.keys()
         return {*self.counts(topic), *self.numbering(topic).counts(), *unanswered}
 
     def numbering(self, topic: str) -> Numbering:
-        """Return the numbering of a topic's queues, as far as they have numbers."""
+        """Return the numbering of a topic's queues, without those that have no number yet."""
         counts = self.counts(topic)
         known = self._numberings.get(topic)
         if len(counts) == 1:
             ((name, count),) = counts.items()
-            # What another broker has of it may not be known yet: then it waits for its numberer.
+            # Another broker may have queues unknown here; then the topic waits for its numberer.
             is_whole = self.is_alone if known is None else known.counts().get(name, 0) >= count
             if is_whole and (known is None or known.counts().keys() <= {name}):
-                return Numbering((Run(name, count),))  # Also when the queues become fewer.
+                return Numbering((Run(name, count),))  # Also after a decrease of the queues.
         return known if counts and known is not None else Numbering()
 
     def is_settled(self, topic: str) -> bool:
@@ -159,24 +158,24 @@ class Nodes:
         return self.numbering(topic).covers(self.counts(topic))
 
     def place(self, topic: str, partition: int) -> MessageQueue | None:
-        """Return a partition's queue, at whatever broker; None if there is no such partition."""
+        """Return a partition's queue, at any broker, or None if there is no such partition."""
         if self._numbers_itself(topic):
             return MessageQueue(topic, self.broker_name, partition)
         place = self.numbering(topic).place(partition)
         return MessageQueue(topic, *place) if place is not None else None
 
     def partition(self, queue: MessageQueue) -> int | None:
-        """Return the partition of a queue; None if it has no number yet."""
+        """Return the partition of a queue, or None if it has no number yet."""
         if self._numbers_itself(queue.topic):
             return queue.queue_id
         return self.numbering(queue.topic).partition(queue.broker_name, queue.queue_id)
 
     def _numbers_itself(self, topic: str) -> bool:
-        """Return whether there are no others: after a restart they may not have answered yet."""
+        """Return whether there are no other brokers; after a restart they may not have answered yet."""
         return self.is_alone and topic not in self._numberings
 
     def refresh(self, done: Callable[[], None]) -> None:
-        """Ask all other brokers for what has changed; `done` is called when they have answered or failed."""
+        """Query all other brokers for changes; `done` is called once they have answered or failed."""
         self._waiting.append(done)
         if not self._requested:
             self._ask_all()
@@ -184,7 +183,7 @@ class Nodes:
     # Other brokers.
 
     def answer(self, version: int) -> PeerNode:
-        """Return what another broker wants to know; version: what it knows already."""
+        """Answer another broker's query. version: what it already knows."""
         if version == self._version:
             return PeerNode(version=version, host=self._host, port=self._port)
         topics = {config.topic_name: config.read_queue_nums for config in self._topics}
@@ -197,17 +196,17 @@ class Nodes:
         )
 
     def adopt(self, topic: str, numbering: Numbering) -> None:
-        """Take the numbering of a topic that is created, if it is better than the known one."""
+        """Take the numbering of a topic being created, if it is better than the known one."""
         self._unsettled.add(topic)
         self._keep(topic, numbering)
 
     def forget(self, topic: str) -> None:
-        """Drop the numbering of a deleted topic, and what others had of it."""
+        """Drop the numbering of a deleted topic, and the other brokers' state of it."""
         for name, node in self.known.items():
             if topic in node.topics:
                 rest = {each: count for each, count in node.topics.items() if each != topic}
                 numberings = {each: value for each, value in node.numberings.items() if each != topic}
-                # What it says next counts, even if nothing has changed there meanwhile.
+                # Version 0: the next answer counts even if nothing has changed there meanwhile.
                 self.known[name] = Node(node.host, node.port, 0, rest, numberings)
                 self.topics_version += 1
         self._unsettled.add(topic)
@@ -232,7 +231,7 @@ class Nodes:
             if not self._requested:
                 finish()
 
-        if not brokers:  # The last one may have left the cluster while it was asked.
+        if not brokers:  # The last one may have left the cluster during the query.
             finish()
         for name in brokers:
             known = self.known.get(name)
@@ -255,7 +254,7 @@ class Nodes:
         self.topics_version += 1
 
     def _settle(self) -> None:
-        """Take over what other brokers have numbered, and number what is ours to number."""
+        """Adopt the numberings of other brokers, and number the topics that are ours to number."""
         has_all = all(name in self.known for name in self._peers.links)
         state = (self.view.names, self.view.is_known, has_all, sorted(self.known))
         if not self.known:
@@ -311,7 +310,7 @@ class Nodes:
     def _saved(self, outcome: object) -> None:
         self._is_saving = False
         if isinstance(outcome, Exception):
-            # The other brokers have it, and it is written in a moment.
+            # The other brokers have the numbering, and the next poll saves it again.
             self._is_unsaved = True
             log.warning("the numbers of partitions are not saved", reason=str(outcome))
         elif self._is_unsaved:
@@ -326,5 +325,5 @@ class Nodes:
 
 
 def is_visible(name: str) -> bool:
-    """Return whether Kafka's clients see a topic: not the broker's own, nor those of RocketMQ's groups."""
+    """Return whether Kafka's clients see a topic: neither internal ones nor those of RocketMQ's groups."""
     return not names.is_system_topic(name) and not name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))

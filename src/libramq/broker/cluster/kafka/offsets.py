@@ -12,19 +12,19 @@ from libramq.rpc import peer_calls
 
 
 class OffsetExchanges:
-    """The other brokers: `group_offsets.Exchanges`."""
+    """The exchanges with other brokers: `group_offsets.Exchanges`."""
 
     def __init__(self, peers: PeerBrokers) -> None:
         self._peers = peers
 
     def names(self) -> Sequence[str]:
-        """Return the brokers of the cluster but this one."""
+        """Return the other brokers of the cluster."""
         return list(self._peers.links)
 
     def exchange(
         self, broker_name: str, what: Exchange, done: Callable[[Exchanged | LibraError], None]
     ) -> None:
-        """Send one to a broker."""
+        """Send an exchange to a broker."""
         own = [queue for queue in what.commits if queue.broker_name == broker_name]
         body = PeerOffsetsBody(
             broker_name=self._peers.view.own_name,
@@ -47,7 +47,7 @@ class OffsetExchanges:
 
 
 def exchange_of(body: PeerOffsetsBody) -> Exchange:
-    """Return what a request asks for."""
+    """Return the exchange that a request describes."""
     return Exchange(
         body.group,
         commits={each.queue: max(each.offset, 0) for each in body.commits},

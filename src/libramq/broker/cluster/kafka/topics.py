@@ -23,7 +23,7 @@ from libramq.rpc import peer_calls
 
 
 class TopicChange(NamedTuple):
-    """The outcome of a change. made: how many brokers have made it."""
+    """The outcome of a change. made: the number of brokers that made it."""
 
     failures: list[Exception]
     made: int = 0
@@ -56,9 +56,9 @@ class ClusterTopics:
         *,
         attributes: Mapping[str, str] | None = None,
     ) -> None:
-        """Give brokers so many queues of a topic, 0: none; `done` is called once all have answered.
+        """Set the number of queues at each broker, 0 deletes; `done` is called once all have answered.
 
-        attributes: of a topic that is new.
+        attributes: used if the topic is new.
         """
         attributes = dict(attributes or {})
         failures: list[Exception] = []
@@ -94,7 +94,7 @@ class ClusterTopics:
             self._peers.ask_broker(name, peer_calls.change_topic(body), partial(answered, name))
 
     def apply(self, topic: str, queues: int, numbering: Numbering, attributes: Mapping[str, str]) -> None:
-        """Make a change at this broker; raises BrokerError or InvalidName if it is refused."""
+        """Make a change at this broker; raises BrokerError or InvalidName if the topic is refused."""
         wall_ms = self._clock.wall_ms()
         known = self._topics.get(topic)
         if not queues:
