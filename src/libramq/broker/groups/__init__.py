@@ -1,3 +1,3 @@
-"""Consumer groups at a broker, for every protocol: heartbeats, coordination, assignment, openings, commits;
-the rules without a broker are in `groups`.
+"""Consumer groups at a broker, for every protocol: heartbeats, coordination, assignment, openings, commits.
+The rules that need no broker are in `groups`.
 """

@@ -1,13 +1,13 @@
-"""The assigner: which broker decides a QUERY_ASSIGNMENT, what it has to know before it does, and which
-members are to query again.
+"""The assigner: which broker decides a QUERY_ASSIGNMENT, what it must know first, and which members must
+query again.
 
         a member ──► any broker (edge) ──► the group's broker                   PEER_ASSIGN
                                       └──► all brokers: its assignment,
-                                           and who should ask again             PEER_ASSIGNMENTS
+                                           and who should query again           PEER_ASSIGNMENTS
 
-Java asks another broker each time, so one broker decides: the group's. After a group has moved to another
-broker, that one decides once all brokers have reported their members and the assignments they remember. While
-no broker can decide, members keep their queues; Java's ask again a second later.
+Java queries another broker each time, so one broker decides: the group's. After a group has moved to another
+broker, that broker decides once all brokers have reported their members and the assignments they remember.
+While no broker can decide, members keep their queues; Java's query again a second later.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ log = get_logger(__name__)
 
 
 class QueueQuestion(NamedTuple):
-    """A member's request for its queues of a topic. strategy: for members that allocate themselves."""
+    """A member's query for its queues of a topic. strategy: of members that allocate for themselves."""
 
     group: str
     client_id: str
@@ -52,7 +52,7 @@ class AssignerPeers(Protocol):
         """Return the members of a group that is coordinated here, as all brokers reported them."""
 
     def has_all_reports(self) -> bool:
-        """Return whether every broker has reported its members and assignments, or has been given up on."""
+        """Return whether every broker has reported its members and assignments, or has been given up."""
 
     def assign(
         self, coordinator: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
@@ -64,7 +64,7 @@ class AssignerPeers(Protocol):
 
 
 class Assigner:
-    """The assigner of this broker. queues: all of a topic."""
+    """The assigner of this broker. queues: returns all queues of a topic."""
 
     def __init__(
         self,
@@ -87,12 +87,12 @@ class Assigner:
         )
         self._is_ready = True
         self._due: dict[str, MonotonicMs] = {}
-        # Members that another broker gave other queues, by group.
+        # By group: members to which another broker has assigned other queues.
         self._misled: dict[str, set[str]] = {}
         self._review = kernel.deadlines.new(self.tick, "reviews of assignments")
         consumers.observe_members(self._own_changed)
 
-    # Questions of members.
+    # Members' queries.
 
     def ask(self, question: QueueQuestion, waiter: Waiter[Queues], *, cost_bytes: int = 0) -> None:
         """Answer one of our members, at once or when the group's broker has decided.
@@ -117,7 +117,7 @@ class Assigner:
         self._peers.assign(coordinator, question, answered)
 
     def decide(self, question: QueueQuestion) -> Queues:
-        """Return the queues of a member that is connected here or elsewhere; ConfigError as `ask`."""
+        """Return the queues of a member connected here or elsewhere; raises ConfigError as `ask` does."""
         decision = KEEP
         if self._view.coordinator_of(question.group) == self._own and self._settle():
             decision = self._groups.ask(
@@ -139,10 +139,10 @@ class Assigner:
         self._ask_again(update)
 
     def receive_tables(self, tables: Iterable[AssignmentUpdate]) -> None:
-        """Take the tables that another broker has of groups coordinated here.
+        """Take another broker's tables of groups coordinated here.
 
-        It may have coordinated a group itself, while it was cut off from this broker: members that it gave
-        other queues query again.
+        While cut off from this broker, it may have coordinated a group itself: members to which it assigned
+        other queues must query again.
         """
         for table in tables:
             if table.group not in self._groups:
@@ -152,7 +152,7 @@ class Assigner:
                 self.changed(table.group)
 
     def tables_for(self, coordinator: str) -> list[AssignmentUpdate]:
-        """Return the tables of groups that a broker coordinates, from which it can continue."""
+        """Return our tables of the groups that a broker coordinates, so that it can continue."""
         return self._groups.tables.updates(lambda group: self._view.coordinator_of(group) == coordinator)
 
     def full_state(self) -> list[AssignmentUpdate]:
@@ -185,7 +185,7 @@ class Assigner:
                 self.changed(group)
 
     def brokers_changed(self) -> None:
-        """Handle a change of the cluster's brokers, by which groups get other coordinators."""
+        """Handle a change of the cluster's brokers, which changes coordinators of groups."""
         self._is_ready = False
         for group in list(self._groups):
             if self._view.coordinator_of(group) != self._own:
@@ -230,7 +230,7 @@ class Assigner:
         self._run(Thread.ASSIGN, work.compute, partial(self._computed, group, work))
 
     def _computed(self, group: str, work: TargetWork, target: BrokerTarget | Exception) -> None:
-        """Take a large group's target, and look at what has changed since."""
+        """Take a large group's target, and review changes that happened meanwhile."""
         self._say(self._groups.computed(group, work, target, now_ms=self._now_ms()))
         if group in self._groups:
             self.changed(group)

@@ -1,13 +1,10 @@
-"""The client watch: how often a broker looks for silent consumers and producers to probe and remove, and
-repeats notifications of changes.
+"""The client watch: how often a broker looks for silent consumers and producers, to probe and remove them,
+and repeats notifications of changes.
 
-members that have not fetched since a change   notified again, once a second each
-silent members, silent producers               probed, then removed
-rebalances                                     recorded once they have settled
-groups                                         diagnosed every few seconds
+members that have not fetched since a change notified again, once a second each silent members, silent
+producers probed, then removed rebalances recorded once they have settled groups diagnosed every few seconds
 
-Clients of a user who is disabled or gone are removed when the users change: a broker sends clients messages,
-too, that they have not asked for.
+When a user is disabled or deleted, its clients are removed: brokers also send clients unrequested messages.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,9 +19,9 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.parts import Kernel, Phase
 
-#: Ours: the precision of repeated notifications.
+#: Ours: precision of repeated notifications.
 REPEAT_CHECK_MS: Final = 50
-#: Ours: the precision of the sessions of members that send heartbeats only; these last 75 s.
+#: Ours: precision of the sessions of members that only send heartbeats; a session lasts 75 s.
 TICK_MS: Final = 1_000
 
 
@@ -68,12 +65,12 @@ class ClientWatch:
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)
 
     def users_changed(self, is_known: Callable[[Principal], bool]) -> None:
-        """Remove the clients of users who may not go on; their next requests are refused."""
+        """Remove the clients of disabled users; their next requests are refused."""
         self._work(self._consumers.remove_disabled(is_known))
         self._work(self._producers.remove_disabled(is_known))
 
     def connection_ended(self, connection: Connection) -> None:
-        """Handle a client's disconnection: it leaves its first group at once."""
+        """Handle a client's disconnection: it leaves its first group at once, the others in steps."""
         steps = self._leave(connection)
         if next(steps, self) is not self:
             self._work(steps)
@@ -88,12 +85,12 @@ class ClientWatch:
 
     def _check(self, now_ms: MonotonicMs) -> None:
         self._is_checking = True
-        # First, so that the check sees what is delivered before the next one. It may wait for the disk.
+        # First, so that the check sees deliveries before the next retries. It may wait for the disk.
         self._work(self._retries.look())
         self._work(self._check_all(now_ms))
 
     def _check_all(self, now_ms: MonotonicMs) -> Iterator[None]:
-        """Look at all members, producers, rebalances and groups."""
+        """Check all members, producers, rebalances and groups."""
         try:
             for steps in (
                 self._consumers.expire(),

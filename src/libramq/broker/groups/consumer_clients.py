@@ -1,4 +1,4 @@
-"""The consumers connected to this broker: who joins and leaves a group, when others are notified of it, and
+"""The consumers connected to this broker: which members join and leave a group, when others are notified, and
 when a silent member is removed.
 
 Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.java.
@@ -40,7 +40,7 @@ log = get_logger(__name__)
 
 #: Ours: groups of one connection.
 GROUPS_PER_PEER_MAX: Final = 1_000
-#: Ours: by when the name servers know a topic's queues, as a rule; members that ask before see the old ones.
+#: Ours: time in which name servers usually learn a topic's queues; members that ask earlier see the old ones.
 QUEUES_ANNOUNCED_MS: Final = 200
 
 
@@ -48,7 +48,7 @@ QUEUES_ANNOUNCED_MS: Final = 200
 class _Departures:
     """The members that leave a group in one event, for one reason; the others are notified once.
 
-    clients: those that have no other connection. grace_ms: how long their locks last.
+    clients: those without another connection. grace_ms: how long their locks last.
     """
 
     group: ConsumerGroup[Connection]
@@ -59,10 +59,10 @@ class _Departures:
 
 
 class ConsumerClients:
-    """Groups and members; `rebalances` are observed beside them, `record` takes their events.
+    """Groups and members, with the observed `rebalances`; `record` takes their events.
 
-    Changes of members of a coordinated group are announced and recorded by the
-    coordinator (`ObservedRebalances.started`), unless their group allocates for itself.
+    Changes of members of a coordinated group are announced and recorded by the coordinator
+    (`ObservedRebalances.started`), unless the group's members allocate for themselves.
     roster: the members of groups, here and at other brokers. notifications: members to notify again.
     foreign: the groups of other protocols.
     """
@@ -120,7 +120,7 @@ class ConsumerClients:
         return group.client_ids if listed is None else listed
 
     def receive_list(self, group_name: str, members: MemberList) -> None:
-        """Take a coordinator's list of a group; its members here are notified if it is news."""
+        """Take a coordinator's list of a group; if it differs, notify the group's members here."""
         group = self._groups.get(group_name)
         if group is None:
             self.roster.forget_list(group_name)
@@ -150,7 +150,7 @@ class ConsumerClients:
     def require_room(
         self, group_name: str, peer: Connection, subscriptions: Sequence[SubscriptionData]
     ) -> None:
-        """Raise SystemBusy if a member's subscriptions cannot be kept beside those of all others."""
+        """Raise SystemBusy if there is no memory left for a member's subscriptions beside all others."""
         if not self._groups.have_room(group_name, peer, subscriptions):
             raise broker_error(
                 ResponseCode.SYSTEM_BUSY,
@@ -164,7 +164,7 @@ class ConsumerClients:
         """Apply one group of a heartbeat; its members are notified if the group changed."""
         group = self._groups.get(consumer.group)
         if group is None or member.peer not in group.members:
-            self._announce_departures()  # Perhaps its own, in the same read: it has left before it joins.
+            self._announce_departures()  # # Perhaps its own, in the same read: it leaves before it joins.
             member_count = len(group.members) if group is not None else 0
             if member_count >= MEMBERS_MAX or self._groups.group_count(member.peer) >= GROUPS_PER_PEER_MAX:
                 log.warning("member refused", group=consumer.group, client=member.client_id)
@@ -192,7 +192,7 @@ class ConsumerClients:
             reason = Reason.MEMBER_JOINED if is_new_client else Reason.SUBSCRIPTION_CHANGED
             self._changed(group.name, reason, member.client_id, now, is_stock=member.is_stock)
         if not resubscribed and self.roster.listed(group.name) is not None:
-            return  # Its coordinator will send the new list, and then they are notified.
+            return  # Its coordinator will send the new list; then the members are notified.
         self._notify(group)
 
     def leave(self, group_name: str, peer: Connection, reason: Reason, *, now: Now) -> None:
@@ -203,13 +203,13 @@ class ConsumerClients:
             self._gone(group, member, reason, now)
 
     def closed(self, peer: Connection, *, groups_max: int | None = None, now: Now) -> None:
-        """Remove memberships of a connection that ended, at most so many."""
+        """Remove memberships of a connection that has ended, at most `groups_max`."""
         self._unknown_clients_gone(peer, now)
         for group_name in self._groups.groups_of(peer, groups_max):
             self.leave(group_name, peer, Reason.CONNECTION_CLOSED, now=now)
 
     def expire(self) -> Iterator[None]:
-        """Probe silent members, and remove those that did not answer; yields where others may be served."""
+        """Probe silent members, and remove those that did not answer; yields to let others run."""
         for group in list(self._groups):
             probes, expired = self._groups.look(group, now_ms=self._clock.monotonic_ms())
             self.notifications.outbox.probe(probes)
@@ -219,7 +219,7 @@ class ConsumerClients:
                 yield
 
     def remove_disabled(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
-        """Remove members whose user is not known any more; yields where others may be served."""
+        """Remove members whose user is no longer known; yields to let others run."""
         for group in list(self._groups):
             for peer, member in list(group.members.items()):
                 if not is_known(member.principal) and group.members.get(peer) is member:
@@ -241,13 +241,13 @@ class ConsumerClients:
                 self._notify(group, wait_ms=QUEUES_ANNOUNCED_MS)
 
     def fetched(self, peer: Connection, group_name: str) -> None:
-        """Note that a member fetches the list of its group."""
+        """Note that a member fetches its group's member list."""
         group = self._groups.get(group_name)
         if group is not None:
             self._looked(peer, group, asks=False)
 
     def queried(self, peer: Connection, group: ConsumerGroup[Connection]) -> None:
-        """Note that a member queries for its queues of a topic."""
+        """Note that a member queries its queues of a topic."""
         self._looked(peer, group, asks=True)
 
     def _looked(self, peer: Connection, group: ConsumerGroup[Connection], *, asks: bool) -> None:
@@ -265,14 +265,14 @@ class ConsumerClients:
                 member.notify(notice)
 
     def repeat_notifications(self) -> None:
-        """Notify members again that have not fetched the list since they were notified."""
+        """Notify again the members that have not fetched the list since their last notification."""
         if not self.notifications.are_repeated:
             self._work(self.notifications.repeat(self.allocates))
 
     def _gone(
         self, group: ConsumerGroup[Connection], member: Member[Connection], reason: Reason, now: Now
     ) -> None:
-        """Note that a member has left. Thousands leave together; each must not cost a look at all others."""
+        """Note that a member has left. Thousands may leave together; none may cost a scan of the others."""
         departures = self._departures.setdefault((group.name, reason), _Departures(group))
         departures.is_stock = departures.is_stock or member.is_stock
         if member.is_stock and not group.is_broadcasting and not group.has_stock(member.client_id):
@@ -285,7 +285,7 @@ class ConsumerClients:
         self._soon(Phase.JOURNAL, self._announce_departures)
 
     def _announce_departures(self) -> None:
-        """Notify everybody concerned of the members that have left in this event."""
+        """Notify observers and members of all departures in this event."""
         now = read_clock(self._clock)
         try:
             while self._departures:
@@ -301,11 +301,11 @@ class ConsumerClients:
                 elif self.roster.listed(name) is None:
                     self._notify(group, wait_ms=left.grace_ms)
         finally:
-            if self._departures:  # An observer has failed; the others are announced all the same.
+            if self._departures:  # An observer failed; announce the others in any case.
                 self._soon(Phase.JOURNAL, self._announce_departures)
 
     def locked(self, peer: Connection, group_name: str, client_id: str) -> None:
-        """Note that a client has locked queues; its first heartbeat may be still to come."""
+        """Note that a client has locked queues; its first heartbeat may still be on its way."""
         group = self._groups.get(group_name)
         if group is None or not group.has_client(client_id):
             self._locks.note_unknown_client(peer, group_name, client_id)
@@ -327,7 +327,7 @@ class ConsumerClients:
             self.rebalances.started(group_name, reason, who, members, now=now)
 
     def allocates(self, group_name: str) -> bool:
-        """Return whether the members of a group allocate for themselves, ours included."""
+        """Return whether the members of a group, including ours, allocate for themselves."""
         group = self._groups.get(group_name)
         return (group is not None and group.has_stock()) or self._fences.mode(group_name) == MODE_CLIENT
 
@@ -353,8 +353,7 @@ class Notifications:
     """The pending notifications of all groups with members here.
 
     Members are notified of a change of their group until they have fetched the list; upstream notifies them
-    once, and a notification that is lost costs 20 s. Those to notify now are in the outbox, which is sent as
-    long work.
+    once, and a lost notification costs 20 s. Due notifications are in the outbox, which is sent as long work.
 
     unfinished: groups with members that may have to be notified again. are_repeated: `repeat` is under way.
     """
@@ -362,17 +361,17 @@ class Notifications:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pending: dict[str, PendingNotifications[Connection]] = {}
-        #: Called when somebody is to be notified, now or later.
+        #: Called when a notification is due, now or later.
         self.wake: Callable[[], None] = lambda: None
         self.unfinished: set[str] = set()
         self.outbox = Outbox()
         self.are_repeated = False
 
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> None:
-        """Notify members of a group's change now; the others are due within wait_ms.
+        """Notify some members of a group's change now; the others are due within wait_ms.
 
-        wait_ms: notified any sooner, they would be refused the locks of the one that is gone, and Java's
-        client retries a second later. Longer waits than that bring nothing.
+        wait_ms: notified sooner, they would be refused the locks of the member that has gone, and Java's
+        client retries a second later. Longer waits than that are pointless, and ignored.
         """
         wait_ms = wait_ms if wait_ms <= REPEAT_MS else 0
         pending = self._pending.setdefault(group.name, PendingNotifications())
@@ -394,7 +393,7 @@ class Notifications:
                 self.wake()
 
     def looked(self, group: ConsumerGroup[Connection], peer: Connection, *, concerns_others: bool) -> None:
-        """Note that a member has fetched the list; concerns_others: its way of doing so is news to them."""
+        """Note that a member has fetched the list; concerns_others: the way it fetches affects the others."""
         pending = self._pending.get(group.name)
         if pending is None:
             return
@@ -406,14 +405,14 @@ class Notifications:
         pending.fetched(peer, now_ms=now_ms)
 
     def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
-        """Return when the last member fetched the latest change (monotonic); None while one has not."""
+        """Return when the last member fetched the latest change (monotonic); None while any has not."""
         pending = self._pending.get(group_name)
         return pending.looked_at_ms if pending is not None else None
 
     def repeat(self, allocates: Callable[[str], bool]) -> Iterator[None]:
-        """Notify again those that are due; yields where others may be served.
+        """Send the due repetitions; yields to let others run.
 
-        allocates: whether a group's members look at all.
+        allocates: returns whether a group's members look at the list at all.
         """
         self.are_repeated = True
         try:
@@ -440,16 +439,16 @@ class Notifications:
 
 
 class Outbox:
-    """The notices that wait to be sent, each once for a connection and group.
+    """The notices waiting to be sent, each once per connection and group.
 
-    Connections take turns, so one that is a member of a thousand groups does not keep others waiting. A
-    change is a name in its connection's table and no object of its own: twenty clients with a thousand groups
-    each have 20,000, and the garbage collector stopped the loop to look at them.
+    Connections take turns, so a member of a thousand groups does not keep others waiting. A change is a name
+    in its connection's table rather than an object: twenty clients with a thousand groups each have 20,000,
+    and the garbage collector stopped the loop to scan them.
     """
 
     def __init__(self) -> None:
         self._probes: deque[AreYouThere[Connection]] = deque()
-        #: Ordered, because the first of a dict from whose front many were removed is found slowly.
+        #: Ordered, because finding the first key of a dict is slow after many were removed from its front.
         self._changed: OrderedDict[Connection, dict[str, None]] = OrderedDict()
 
     def __bool__(self) -> bool:
@@ -465,7 +464,7 @@ class Outbox:
             self._changed.setdefault(peer, {})[group_name] = None
 
     def take(self) -> Sequence[Notice[Connection]]:
-        """Take out the next notices: probes, or changes for the connection whose turn it is."""
+        """Take the next notices: probes, or changes for the connection whose turn it is."""
         if self._probes:
             return [self._probes.popleft() for _ in range(min(len(self._probes), PORTION))]
         peer, groups = self._changed.popitem(last=False)
@@ -473,5 +472,5 @@ class Outbox:
         for group_name in taken:
             del groups[group_name]
         if groups:
-            self._changed[peer] = groups  # The last in turn now.
+            self._changed[peer] = groups  # It is now the last in turn.
         return [GroupChanged(peer, group_name) for group_name in taken]

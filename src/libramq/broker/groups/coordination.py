@@ -1,13 +1,13 @@
-"""Coordination: performs what the coordinator decided, in order and once it is durable; withdraws decisions
-when another broker coordinates the group; answers members.
+"""Coordination: performs the coordinator's decisions in order, once they are durable; withdraws them when
+another broker coordinates the group; answers members.
 
     requests, ends of connections, topics, time  →  coordinator  →  effects  →  answers, fences, events
 
-        decided ─► recorded ─► on the disk ─► performed: granted, answered, reported
-                                         └─► withdrawn, if another broker coordinates the group by then
+    decided ─► recorded ─► on the disk ─► performed: granted, answered, reported
+                                      └─► withdrawn, if another broker coordinates the group by then
 
-Grants for our own queues go straight to our fences, those of others through `peers`. Each pending request is
-answered by its own waiter.
+Grants for our own queues go straight to our fences, those for others through `peers`. Each pending request is
+answered through its own waiter.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ from libramq.secret_bits import SecretBits
 
 log = get_logger(__name__)
 
-#: Ours: how long a broker has to stand still for others to take its groups over; they miss it after 2.5 s.
+#: Ours: a pause of this broker after which others may take over its groups; they do so after 2.5 s.
 FROZEN_MS: Final = 2_000
 
 #: A member that waits for the coordinator's answer.
@@ -50,7 +50,7 @@ MemberWaiter = Waiter[fx.Answer[Any]]
 
 @dataclass(eq=False, slots=True)
 class Ticket(Parked):
-    """A request that the coordinator answers, and the group that it concerns."""
+    """A request that the coordinator answers, and its group."""
 
     waiter: MemberWaiter
     group: str
@@ -60,20 +60,22 @@ Effect = fx.Effect[Ticket]
 #: Called with a grant that a fence refused, and the higher epoch that the fence has seen.
 Refused = Callable[[FenceGrant, int], None]
 #: Called with a group, the reports of all fences including ours, and the members that allocate for
-#: themselves, wherever connected.
+#: themselves, wherever they are connected.
 Gathered = Callable[[str, Sequence[FenceReport], Sequence[str]], None]
 
 
 class GroupPeers(Protocol):
-    """The other brokers of the cluster: requests of a coordinator to them. view: which there are.
+    """The other brokers of the cluster, as a coordinator addresses them. view: the known brokers.
 
-    `PeerBrokers` is the only implementation; for a broker that is alone it has nobody to ask.
+    `PeerBrokers` is the only implementation; at a lone broker it queries nobody.
     """
 
     view: ClusterView
 
     def queues(self, topic: str) -> Sequence[MessageQueue] | None:
-        """Return the queues of a topic at other brokers; None if unknown: `topic_changed` will follow."""
+        """Return the queues of a topic at other brokers; None if unknown, in which case `topic_changed`
+        follows.
+        """
 
     def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
         """Send another broker's fence the owners of its queues."""
@@ -94,11 +96,11 @@ class GroupPeers(Protocol):
         """Report to all others that a client has taken another's place in a group."""
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
-        """Report a deletion of a topic or group to all others; both: the group's offsets were set."""
+        """Report a deletion of a topic or group to all others; both: the group's offsets were reset."""
 
 
 class Coordination:
-    """The coordinator of the groups that are coordinated here, connected to its broker."""
+    """The coordinator of the groups coordinated here, connected to its broker."""
 
     def __init__(
         self,
@@ -119,10 +121,10 @@ class Coordination:
         self._purgatory = kernel.purgatory
         self._deadline = kernel.deadlines.new(self._tick, "Coordination")
         self._run = kernel.effects.run
-        # Effects, each with the number of recorded changes it waits for.
+        # Effects, each with the number of recorded changes that must be durable first.
         self._waiting: deque[tuple[int, Effect]] = deque()
         self._is_performing = self._waits_for_disk = False
-        #: Takes requests and events, which are handed to it by the methods below; answers what it is asked.
+        #: Takes requests and events through the methods below; also answers direct queries.
         self.coordinator: Coordinator[Connection, Ticket] = Coordinator(
             secret_bits=secret_bits,
             record=tables.group_states.put,
@@ -133,12 +135,12 @@ class Coordination:
         )
         self.coordinator.restore(tables.group_states.by_name, now_ms=self._now_ms())
         self.group, self.profiles = self.coordinator.group, self.coordinator.profiles
-        # Restored groups that allocate for themselves: their stock members should report soon.
+        # Restored groups whose members allocate for themselves; their stock members should report soon.
         self._unreported = dict.fromkeys(
             name for name, state in tables.group_states.by_name.items() if state.mode == MODE_CLIENT
         )
         self._unreported_until_ms = self._now_ms() + SILENCE_MS_MAX
-        #: When this process had stood still for so long that others may have coordinated its groups.
+        #: When this process last resumed after a pause so long that others may have taken over its groups.
         self.thawed_ms = MonotonicMs(-FROZEN_MS)
         consumers.observe_stock(self.stock_changed)
         tables.topics.observe(self.topic_changed)
@@ -191,14 +193,14 @@ class Coordination:
         """
         group, peer = request.group, waiter.connection
         if isinstance(request, rq.Leave):
-            # The broker that coordinates the group now need not wait for this member.
+            # The group's present coordinator need not wait for this member.
             self.coordinator.forget_former(request)
         self.require_here(group)
         ticket = Ticket(peer, waiter, group, cost_bytes=cost_bytes)
         if not self._purgatory.has_room(peer, cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait for an answer; try again")
         self._purgatory.park(ticket)
-        # Clients send a heartbeat before they join: of those that start together, each knows of others.
+        # Clients send a heartbeat before they join, so clients that start together are known by now.
         clients = self._consumers.group(group) if isinstance(request, rq.Join) else None
         is_alone = clients is not None and clients.members.keys() == {peer}
         now_ms = self._now_ms()
@@ -213,15 +215,15 @@ class Coordination:
         self._perform(self.coordinator.closed(peer, now_ms=self._now_ms()))
 
     def topic_changed(self, topic: str) -> None:
-        """Handle a change of a topic's queues, here or at another broker, or that they became unknown."""
+        """Handle a change of a topic's queues, here or elsewhere, or that they became unknown."""
         if not self.coordinator.subscribers(topic):
-            return  # Subscribers will ask; name servers do not know the other brokers' queues yet.
+            return  # Subscribers query later; name servers do not know the other brokers' queues yet.
         self._perform(self.coordinator.queues_changed(topic, self.queues(topic), now_ms=self._now_ms()))
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
-        """Handle a change of the clients that allocate for themselves, among our own connections."""
+        """Handle a change among our own connections of the clients that allocate for themselves."""
         self._unreported.pop(group, None)
-        if self._view.is_alone:  # Otherwise the relay has those of all brokers, once they have reported.
+        if self._view.is_alone:  # Otherwise the relay passes on those of all brokers, once all have reported.
             self.stock_members(group, client_ids)
 
     def offsets_reset(self, group: str, topic: str) -> None:
@@ -236,7 +238,7 @@ class Coordination:
         self._peers.removed(topic=topic)
 
     def queues_removed(self, topic: str, broker_name: str) -> None:
-        """Handle the deletion of a topic at a broker, whose fence has lost its state with it."""
+        """Handle the deletion of a topic at a broker, whose fence has lost its state as well."""
         event = ev.QueuesRemoved(topic, broker_name, Reason.QUEUE_COUNT_CHANGED)
         self.happened(event, *self.coordinator.subscribers(topic))
 
@@ -247,10 +249,10 @@ class Coordination:
         self._peers.removed(group=group)
 
     def relocate(self, *, keeps_own: bool, has_new: bool) -> None:
-        """Handle a change of the cluster's brokers: groups with other coordinators now are left to them.
+        """Handle a change of the cluster's brokers: drop groups that others coordinate now.
 
-        keeps_own: our state of groups coordinated here is valid; otherwise they begin again, from what fences
-        and members know. has_new: some of the others are new; they may have coordinated our groups.
+        keeps_own: our state of groups coordinated here is valid; otherwise they begin again from the state of
+        fences and members. has_new: some other brokers are new; they may have coordinated our groups.
         """
         for group in self.coordinator.names():
             address = self._view.coordinator_address(group)
@@ -262,7 +264,7 @@ class Coordination:
                 self.happened(ev.FencesInDoubt(), group)
 
     def known_of(self, group: str) -> FenceReport:
-        """Return a report for a new coordinator: the state of our fence and our coordinator, if any."""
+        """Return a report for a new coordinator: the state of our fence and of our coordinator, if any."""
         return self._report(group, *self.coordinator.members_of(group))
 
     def stock_members(self, group: str, client_ids: Sequence[str]) -> None:
@@ -270,7 +272,7 @@ class Coordination:
         self._perform(self.coordinator.stock_members(group, client_ids, now_ms=self._now_ms()))
 
     def refused(self, grant: FenceGrant, epoch: int) -> None:
-        """Handle a fence's refusal of our grant: it has seen a higher epoch."""
+        """Handle a fence's refusal of our grant: the fence has seen a higher epoch."""
         self._perform(self.coordinator.refused(grant, epoch, now_ms=self._now_ms()))
 
     def granted(self, grant: FenceGrant) -> int:
@@ -299,7 +301,7 @@ class Coordination:
                 self._deadline.by(self._unreported_until_ms)
 
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
-        """Extend deadlines after a stall of this process: requests of members have not been read yet."""
+        """Extend deadlines after a stall of this process, during which no requests of members were read."""
         self._unreported_until_ms = self._unreported_until_ms + stall_ms
         if stall_ms >= FROZEN_MS:
             self.thawed_ms = now_ms
@@ -308,7 +310,7 @@ class Coordination:
     # Effects.
 
     def _perform(self, effects: Iterable[Effect]) -> None:
-        """Perform effects and what follows from them, in order, once the changes recorded before are durable.
+        """Perform effects and their consequences, in order, once the changes recorded before are durable.
 
         A failing effect does not stop the others.
         """
@@ -352,15 +354,15 @@ class Coordination:
                 self._change_mode(effect)
 
     def _go_on(self, is_synced: bool) -> None:
-        """Perform effects whose records are on the disk now; if the disk failed, they are held forever."""
+        """Perform effects whose records are now on the disk; if the disk failed, they are held forever."""
         if is_synced:
             self._waits_for_disk = False
             self._perform(())
 
     def _withdraw(self, group: str, address: str) -> None:
-        """Withdraw the grants and assignments of a group that the broker at that address coordinates now.
+        """Withdraw grants and assignments of a group that the broker at that address coordinates now.
 
-        It asks our fence who holds what. Granted after that, queues would have holders it does not know of.
+        That broker queries our fence for the owners. A later grant would create owners unknown to it.
         """
         waiting, self._waiting = self._waiting, deque()
         for recorded, effect in waiting:
@@ -387,7 +389,7 @@ class Coordination:
             self._peers.grant(broker_name, grant, self.refused)
 
     def _change_mode(self, change: fx.ModeChanged) -> None:
-        """Send the new mode to all fences, even those whose topics have no subscribers any more."""
+        """Send the new mode to all fences, even those whose topics no longer have subscribers."""
         group = change.group
         log.info("group mode changed", group=group, mode=change.mode, epoch=change.epoch)
         view = self.group(group) if change.mode == MODE_CLIENT else None
@@ -405,17 +407,17 @@ class Coordination:
         return replace(self._fences.report(group), members=members, members_epoch=epoch)
 
     def _must_gather(self, group: str) -> bool:
-        """Return whether a group that is new here may be known: by another broker, or by our fence.
+        """Return whether a group that is new here may be known to another broker, or to our fence.
 
-        To gather from nobody would end with the same group, after an inquiry in each first join.
+        Gathering from no broker would find the same, at the cost of an inquiry in each first join.
         """
         return not self._view.is_alone or self._fences.epoch(group) > 0
 
     def _note(self, effect: fx.Started | fx.Settled, now: Now) -> None:
         """Record the start or the end of a rebalance, here and at the other brokers. now: when it happened.
 
-        Settled: the minimum of moves only where other brokers have queues too. Where all are here, what was
-        observed says how many had to move.
+        Settled: the minimum of moves is passed only if other brokers have queues, too. If all are here, the
+        observed moves tell how many were needed.
         """
         rebalances, group = self._consumers.rebalances, effect.group
         if isinstance(effect, fx.Started):

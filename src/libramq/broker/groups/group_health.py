@@ -1,7 +1,7 @@
 """The health of consumer groups: how often groups are diagnosed, how long a problem must last before it is
 reported, and where.
 
-Problems are logged, counted and recorded with the group's rebalances, and again when they are over.
+The beginning and the end of a problem are logged, counted and recorded with the group's rebalances.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,43 +35,44 @@ log = get_logger(__name__)
 
 #: Ours: problems of groups last minutes.
 LOOK_MS: Final = 5_000
-#: Ours: a look that is due this long after the one before tells of a pause of this process.
+#: Ours: if a look is this late, the process was paused.
 LATE_LOOK_MS: Final = 20_000
-#: Ours: how long after a group was popped and pulled it counts as mixed; a pull may be held for 30 s.
+#: Ours: how long a group counts as mixed after it was popped and pulled; a pull may be held for 30 s.
 MIXED_MS: Final = 60_000
-#: Ours: for how long a group counts as failing after such a message has waited: its next attempt may last.
+#: Ours: how long a group counts as failing after a failing message was waiting: the next attempt takes time.
 FAILING_MS: Final = 60_000
-#: Ours: as long as a handler of LibraMQ's clients may take (max_processing_ms).
+#: Ours: the longest that a handler of LibraMQ's clients may take (max_processing_ms).
 STALLED_MS: Final = 300_000
-#: Ours: in order, where one message holds up its queue; Java's client repeats it once a second.
+#: Ours: the limit in orderly consumption, where one message blocks its queue; Java's client repeats it every
+#: second.
 ORDERLY_STALLED_MS: Final = 60_000
-#: Ours: queues of groups in which messages wait, 320 bytes each; beyond, those of the last groups count as
-#: moving beyond. Without a limit 1,000 groups of one heartbeat took 300 MB for 1,000 queues.
+#: Ours: queues with waiting messages, by group, of 320 bytes each; any beyond this count as moving. Without a
+#: limit, 1,000 groups of one heartbeat took 300 MB for 1,000 queues.
 WAITING_MAX: Final = 100_000
-#: Ours: after its fetch the Java client waits 500 ms before it pulls, and held pulls have to end.
+#: Ours: after fetching the list, the Java client waits 500 ms before it pulls, and held pulls must end.
 SETTLING_MS: Final = 2_000
 
 
 class Stalls:
-    """Queues in which messages wait, and the offsets of groups do not move."""
+    """Queues in which messages wait while the group's offset does not move."""
 
     def __init__(self, store: MessageStore, topics: TopicTable, offsets: OffsetCommits, clock: Clock) -> None:
         self._store, self._topics, self._offsets, self.clock = store, topics, offsets, clock
-        #: By group, topic and queue id: an offset, and since when messages have waited there.
+        #: By group, topic and queue id: an offset, and since when messages have been waiting there.
         self._since: dict[str, dict[tuple[str, int], tuple[int, MonotonicMs]]] = {}
         self._seen: dict[str, dict[tuple[str, int], tuple[int, MonotonicMs]]] = {}
         self._count = 0
-        #: For how long nobody looked: the process, or its machine, stood still, and members could not commit.
+        #: Total pauses of the process or its machine, during which members could not commit.
         self._pauses_ms = 0
 
     def begin_look(self, gap_ms: int) -> None:
-        """Begin a look, gap_ms after the one before; time in which the broker stood still does not count."""
+        """Begin a look, gap_ms after the last one; pauses of the broker do not count as waiting."""
         self._pauses_ms += gap_ms - LOOK_MS if gap_ms > LATE_LOOK_MS else 0
 
     def look(self, group: ConsumerGroup[Connection]) -> Iterator[None]:
         """Look at the queues that a group's members read.
 
-        A slave does not: its queues stand still while its master is away.
+        A slave does not: its queues do not move while its master is away.
         """
         if self._store.config.is_copy:
             return
@@ -94,11 +95,11 @@ class Stalls:
                     found[topic, queue_id] = known if known[0] == offset else (offset, now_ms)
 
     def end_look(self) -> None:
-        """Forget what was not seen again."""
+        """Forget the queues that this look has not found again."""
         self._since, self._seen, self._count = self._seen, {}, 0
 
     def found(self, group: str, after_ms: int) -> list[str]:
-        """Return the queues of a group that have stalled for so long, and their offsets, by name."""
+        """Return the queues of a group stalled for at least after_ms, by name, with their offsets."""
         now_ms, seen = self._now_ms(), self._seen.get(group, {})
         return [
             f"{topic}:{queue_id} at {offset}"
@@ -113,8 +114,8 @@ class Stalls:
 class GroupHealth:
     """The current diagnoses of every group.
 
-    here, queues: the queues of a topic at this broker, and at all; None while they are unknown. profiles:
-    those of a group's members, if it is coordinated here.
+    here, queues: return the queues of a topic at this broker, and at all brokers; None while unknown.
+    profiles: returns those of a group's members, if it is coordinated here.
     """
 
     def __init__(
@@ -128,14 +129,14 @@ class GroupHealth:
         stalls: Stalls,
     ) -> None:
         self._clients = clients
-        #: By group, when messages that fail again and again were last seen to wait, and which.
+        #: By group: when repeatedly failing messages were last seen waiting, and their counts.
         self._failing: dict[str, tuple[MonotonicMs, Mapping[int, int]]] = {}
         self._profiles = profiles
         self._locks = locks
         self._stalls = stalls
         #: When a topic was last seen popped and pulled by a group.
         self._mixed: dict[tuple[str, str], MonotonicMs] = {}
-        #: By group, the members that read without locks beside others with locks: at this look, and the last.
+        #: By group: members that read without locks beside others with locks, in this look and the last.
         self._unlocked: dict[str, set[str]] = {}
         self._unlocked_before: dict[str, set[str]] = {}
         self._here = here
@@ -148,11 +149,11 @@ class GroupHealth:
         self._topics_found: set[str] = set()
 
     def topics(self) -> set[str]:
-        """Return the topics whose queues at other brokers decide whether a group has too few."""
+        """Return the topics whose queues at other brokers decide whether a group has idle members."""
         return self._topics
 
     def of(self, group: str) -> Sequence[Diagnosis]:
-        """Return the latest diagnoses of a group; of one without clients here, what its coordinator sees."""
+        """Return the latest diagnoses of a group; without clients here, those from its coordinator's view."""
         diagnoses = self._diagnoses.get(group)
         if diagnoses is not None:
             return diagnoses.current
@@ -177,9 +178,9 @@ class GroupHealth:
         return self._looked_at_ms is None or self._clock.monotonic_ms() - self._looked_at_ms >= LOOK_MS
 
     def look(self, retries: Mapping[str, Mapping[int, int]]) -> Iterator[None]:
-        """Check all groups, and log new problems; yields where others may be served.
+        """Check all groups, and log new problems; yields to let others run.
 
-        retries: how many messages of a group wait for another attempt, by how often they have failed.
+        retries: how many messages of a group wait for another attempt, by their number of failures.
         """
         before_ms, now_ms = self._looked_at_ms, self._clock.monotonic_ms()
         self._looked_at_ms = now_ms
@@ -192,7 +193,7 @@ class GroupHealth:
         kept = {name: was for name, was in self._failing.items() if now_ms - was[0] < FAILING_MS}
         self._failing = kept | failing
         connected = [group.name for group in self._clients.groups()]
-        # Groups without members fail, too: their last one is gone, or they pop without being members.
+        # Groups without members can fail, too: the last member has left, or they pop without being members.
         for name in dict.fromkeys([*connected, *sorted(self._failing)]):
             yield
             group = self._clients.group(name)
@@ -212,7 +213,7 @@ class GroupHealth:
         self._stalls.end_look()
 
     def _retries(self, group: str) -> Mapping[int, int]:
-        """Return how many messages of a group that fails wait, by how often they have failed."""
+        """Return how many messages of a failing group wait, by their number of failures."""
         _, retries = self._failing.get(group, (None, {}))
         return retries
 
@@ -250,7 +251,7 @@ class GroupHealth:
                 seen,
                 connected=connected,
                 queue_count=self._queue_count(group, topics),
-                # The first dead letter creates its topic: a group that reads it before that is sound.
+                # The first dead letter creates its topic; a group that reads it before then is healthy.
                 missing=[topic for topic in missing if not topic.startswith(DLQ_PREFIX)],
                 popped_and_pulled=mixed,
                 retries=self._retries(group.name),
@@ -262,7 +263,8 @@ class GroupHealth:
         by_two, by_none = self._readers(group, now_ms)
         orderly = self._locks.holders(group.name, now_ms=now_ms)
         unlocked = self._clients.rebalances.readers(group) - orderly if orderly else set()
-        # A member locks a queue a moment after it was assigned; without locks at two looks it is not orderly.
+        # A member locks a queue a moment after its assignment; only without locks in two looks is it not
+        # orderly.
         unordered = unlocked & self._unlocked_before.get(group.name, set())
         self._unlocked[group.name] = unlocked
         return GroupSeen(
@@ -274,7 +276,7 @@ class GroupHealth:
             return None  # Members that pop share queues; none is idle.
         count_here = sum(len(self._here(topic)) for topic in topics)
         if count_here >= len(group.client_ids):
-            return None  # More than enough, whatever there is elsewhere.
+            return None  # There are enough, regardless of other brokers.
         self._topics_found.update(topics)
         lots = [self._queues(topic) for topic in topics]
         return sum(len(lot or ()) for lot in lots) if None not in lots else None
@@ -282,7 +284,7 @@ class GroupHealth:
     def _readers(
         self, group: ConsumerGroup[Connection], now_ms: MonotonicMs
     ) -> tuple[Sequence[MessageQueue], Sequence[MessageQueue]]:
-        """Return the queues that two members read, and those that none reads; once all are current."""
+        """Return the queues with two readers, and those without one, once all members are up to date."""
         looked_at_ms = self._clients.notifications.looked_at_ms(group.name)
         if looked_at_ms is None or now_ms - looked_at_ms < SETTLING_MS:
             return (), ()
@@ -291,7 +293,7 @@ class GroupHealth:
 
 
 def _coordinated(profiles: Sequence[MemberProfile]) -> GroupSeen:
-    """Return what members say of themselves: fences give each queue one reader, without locks."""
+    """Return what members report of themselves: fences give each queue one reader, without locks."""
     return GroupSeen(
         is_coordinated=True,
         strategies={each.client_id: each.strategy for each in profiles},

@@ -4,8 +4,8 @@ when lag is unknown.
     stored:     ── deleted ──┬─────── read ───────┬──────── lag ────────┬──► end
                              first                committed             end
 
-What a group that pops has in flight counts as lag, too. Where a group has committed nothing, its lag begins
-where a member has pulled first; where none has, nobody knows: that lag is unknown, and never 0.
+Messages in flight of a group that pops also count as lag. If a group has committed nothing, its lag begins at
+its members' first pull; without any pull the lag is unknown, and never 0.
 Upstream: ConsumerLagCalculator.java.
 """
 
@@ -21,15 +21,16 @@ from libramq.message import names
 from libramq.pop.in_flight import InFlight
 from libramq.store.message_store import MessageStore
 
-#: Ours: for how many queues the first message's age is read in a round; the ages of others are unknown.
+#: Ours: queues per round whose first message's age is read; the ages of others are unknown.
 AGES_MAX: Final = 5_000
 
 
 class Lag(NamedTuple):
     """The lag of a group in a topic.
 
-    messages: None: unknown; of the queues of which it is known. oldest_ms: when the oldest of them was stored
-    (wall clock); None: none waits, or it is not known. is_partial: there are messages in other queues.
+    messages: waiting messages of the queues whose lag is known; None: unknown. oldest_ms: when the oldest of
+    them was stored (wall clock); None: none waits, or unknown. is_partial: there are messages in other
+    queues.
     """
 
     messages: int | None
@@ -39,7 +40,9 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A group at this broker. queues: of the topics that it reads. committed: changes with every commit."""
+    """A group's progress at this broker. queue_count: of the topics it reads. committed: changes with every
+    commit.
+    """
 
     lags: Mapping[str, Lag]
     queue_count: int
@@ -48,20 +51,20 @@ class GroupProgress:
 
     @property
     def messages(self) -> int:
-        """Return how many messages are known to wait."""
+        """Return the number of messages known to wait."""
         return sum(lag.messages or 0 for lag in self.lags.values())
 
     @property
     def waits(self) -> bool:
-        """Return whether messages wait, of a group without members.
+        """Return whether messages wait for a group that has no members.
 
-        Members pull each queue that they read: what is in others has come since.
+        Members pull every queue that they read, so messages in other queues arrived after the members left.
         """
         return self.messages > 0 or any(lag.is_partial for lag in self.lags.values())
 
 
 class GroupLags:
-    """Looks at all groups of a broker, in steps between which others are served."""
+    """Examines all groups of a broker, in steps between which others run."""
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class GroupLags:
         self._ages = 0
 
     def look(self, groups: Sequence[str]) -> Work[dict[str, GroupProgress]]:
-        """Return the progress of these groups; of those that read nothing here, none."""
+        """Return the progress of these groups, without those that read nothing here."""
         popped: dict[tuple[str, str, int], int] = {}
         for number, each in enumerate(list(self._in_flight)):
             place = each.group, each.topic, each.queue_id
@@ -97,7 +100,7 @@ class GroupLags:
     def _progress(self, group: str, popped: Mapping[tuple[str, str, int], int]) -> Work[GroupProgress | None]:
         connected = self._clients.group(group)
         if connected is not None and connected.is_broadcasting:
-            return None  # Each of its members has offsets of its own.
+            return None  # Each member has its own offsets.
         lags: dict[str, Lag] = {}
         queue_count = committed_sum = 0
         for topic in topics_read(group, self._offsets, self._clients, self._tables):
@@ -146,12 +149,12 @@ class GroupLags:
 
 
 def topics_read(group: str, offsets: OffsetCommits, clients: ConsumerClients, tables: Tables) -> list[str]:
-    """Return the topics that a group reads, or has read, and those for what it popped in vain."""
+    """Return the topics that a group reads or has read, and its POP retry topics."""
     connected, foreign = clients.group(group), clients.foreign.get(group)
     topics = {*offsets.topics_read(group)}
     topics |= set(() if connected is None else connected.subscriptions)
     topics |= set(() if foreign is None else foreign.topics)
-    # Messages that were not acknowledged in time wait there, perhaps not popped again yet.
+    # Messages that were not acknowledged in time wait there, and may not have been popped again.
     retries = [names.pop_retry_topic(topic, group, is_new=new) for topic in topics for new in (False, True)]
     for topic in retries:
         # An old name may be another group's.

@@ -1,11 +1,11 @@
-"""A group's committed offsets over all brokers: how offsets of queues at other brokers are committed and
-looked up, what counts while such a broker is away, and who may commit from outside the group.
+"""A group's committed offsets at all brokers: how offsets of queues at other brokers are committed and looked
+up, which offset counts while such a broker is away, and who may commit from outside the group.
 
     the coordinator ─► commits ─► the queues' brokers journal them, before the member is answered
                              └─► every other broker keeps a copy in memory
 
-A copy is used while the queue's broker is away: its queues cannot be read then, but their readers need a
-position. What could not be delivered is delivered with the next commit or question after it is back.
+A copy is used while the queue's broker is away: the queue cannot be read then, but its reader needs a
+position. Undelivered commits are sent with the next commit or query after the broker is back.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from libramq.errors import BrokerError, Journalling, LibraError, broker_error
 from libramq.kernel.connection import Connection
 from libramq.message.queue import MessageQueue
 
-#: Ours: queues with copies, of all groups; some 25 MB. Beyond, offsets are unknown while their broker is
+#: Ours: queues with copies, of all groups; some 25 MB. Offsets of others are unknown while their broker is
 #: away.
 COPIES_MAX: Final = 100_000
 
@@ -40,7 +40,9 @@ class Exchange(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """The answer. codes: of the commits in the answering broker's queues; offsets: of those that have any."""
+    """The answer to an exchange. codes: of the commits in the answering broker's queues; offsets: where
+    committed.
+    """
 
     codes: Mapping[MessageQueue, int]
     offsets: Mapping[MessageQueue, int]
@@ -50,16 +52,16 @@ class Exchanges(Protocol):
     """The other brokers."""
 
     def names(self) -> Sequence[str]:
-        """Return those that are linked."""
+        """Return the names of the linked brokers."""
 
     def exchange(
         self, broker_name: str, what: Exchange, done: Callable[[Exchanged | LibraError], None]
     ) -> None:
-        """Send one to a broker."""
+        """Send an exchange to a broker."""
 
 
 class Found(NamedTuple):
-    """Committed offsets. unknown: queues whose broker is away, and of which there is no copy."""
+    """Committed offsets. unknown: queues whose broker is away and that have no copy."""
 
     offsets: Mapping[MessageQueue, int]
     unknown: frozenset[MessageQueue]
@@ -73,7 +75,7 @@ class _Copy(NamedTuple):
 class GroupOffsets:
     """Commits and looks up offsets of queues at any broker. own: those of this broker's queues.
 
-    removal: of groups that a client of another broker deletes.
+    removal: deletes groups for clients of other brokers.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class GroupOffsets:
     ) -> None:
         """Commit offsets; `done` is called with the response codes of other brokers for their queues.
 
-        Those of this broker's own queues are committed already: other brokers get copies. A commit whose
+        Offsets of this broker's own queues are already committed; other brokers get copies. A commit whose
         broker is away is kept, and succeeds.
         """
         codes: dict[MessageQueue, int] = {}
@@ -118,7 +120,7 @@ class GroupOffsets:
             if queue.broker_name != self._name:
                 self._keep(group, queue, offset, is_delivered=False)
             codes[queue] = ResponseCode.SUCCESS
-        # Nobody waits for brokers that only get copies.
+        # No answer is awaited from brokers that only get copies.
         awaited = {queue.broker_name for queue in commits} & set(names)
         waiting = set(awaited)
 
@@ -196,7 +198,7 @@ class GroupOffsets:
     # At a queue's broker.
 
     def take(self, what: Exchange, connection: Connection) -> Exchanged:
-        """Do what a group's coordinator wants done here; raises BrokerError where nothing can be."""
+        """Apply the exchange of a group's coordinator here; raises BrokerError if nothing can be applied."""
         group = what.group
         codes: dict[MessageQueue, int] = {}
         if what.commits:
@@ -222,9 +224,9 @@ class GroupOffsets:
         return Exchanged(codes, self._wanted(what))
 
     def commit_own(self, connection: Connection, group: str, queue: MessageQueue, offset: int) -> None:
-        """Take a commit of another protocol to one of this broker's queues; acknowledge it after `write`.
+        """Commit to one of this broker's queues for another protocol; acknowledge it after `write`.
 
-        Raises BrokerError if it is refused: a group that has members of RocketMQ's protocol commits by them.
+        Raises BrokerError if it is refused: a group with members of RocketMQ's protocol commits through them.
         """
         topic, queue_id = queue.topic, queue.queue_id
         if self._coordination.has_clients(group):
@@ -232,7 +234,7 @@ class GroupOffsets:
         if not self._fences.goes_by_epochs(group):
             self.committing.commit(connection, group, topic, queue_id, offset, is_as_sent=True)
             return
-        # Its last members are gone; one of them that stood still may not know, and would commit over this.
+        # Its last members are gone; a paused one may not know that, and would overwrite this commit.
         with Journalling("fence"):
             was_open = self._fences.close(group, topic, queue_id)
         self.committing.record(group, topic, queue_id, offset, is_as_sent=True)
@@ -240,10 +242,10 @@ class GroupOffsets:
             self._coordination.offsets_reset(group, topic)
 
     def _make_visible(self, group: str) -> None:
-        """Make the group known here, with the retry topic by which tools find its brokers."""
+        """Make the group known here, including the retry topic by which tools find its brokers."""
         now = self._clock.wall_ms()
         config = self._groups.require(group, now)
-        with suppress(BrokerError):  # Where there are too many topics, the group works without.
+        with suppress(BrokerError):  # If there are too many topics, the group works without it.
             self._topics.for_retries(config, now)
 
     def _delete_own(self, group: str) -> None:
@@ -297,7 +299,7 @@ class GroupOffsets:
     def _delivered(
         self, group: str, codes: Mapping[MessageQueue, int], sent: Mapping[MessageQueue, int]
     ) -> None:
-        """Note what a broker has journalled or refused, unless there is a later commit by now."""
+        """Note commits as journalled or refused by a broker, unless there is a later commit by now."""
         copies = self._copies.get(group, {})
         for queue in codes:
             copy = copies.get(queue)

@@ -1,13 +1,13 @@
-"""The retries of groups: how many messages of each wait at this broker between two attempts, and how often
-they have failed.
+"""The retries of groups: how many messages of each group wait at this broker for another attempt, and how
+often they have failed.
 
     a delay level    ── delivered ──┬──── counted ────┬── new: read by the next look ──► end
                                     begin             end
 
-A message that was sent back waits in SCHEDULE_TOPIC_XXXX, whose records alone name its group. Each is read
-once to count it, after a start all that wait; what is delivered is counted off. Where a level goes on
-elsewhere, since another broker delivered for it, it is counted again. Until all levels are read, nobody knows
-how many wait. A message that was popped again counts while it is in flight.
+A message sent back waits in SCHEDULE_TOPIC_XXXX, and only its record names its group. Each message is read
+once to be counted, after a start all waiting ones; delivered ones are subtracted. If a level's position jumps
+because another broker has delivered for it, the level is counted again. Until all levels are read, the
+numbers are unknown. A message that was popped again counts while it is in flight.
 """
 
 from collections import Counter
@@ -28,20 +28,20 @@ from libramq.store.log.append import undamaged
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 
-#: Ours: messages that one step reads; a stretch without retries is not decoded.
+#: Ours: messages per step; a stretch without retries is not decoded.
 READ_MAX: Final = 32
-#: Ours: check points, or pops in order, that one step looks at, in 0.1 ms.
+#: Ours: check points, or ordered pops, per step, in 0.1 ms.
 POPS_AT_ONCE: Final = 1_000
-#: Ours: messages that have failed more often count as these; Apache's retryMaxTimes.
+#: Ours: messages that have failed more often are counted here; Apache's retryMaxTimes.
 TIMES_MAX: Final = 16
 _OF_RETRY: Final = f"{p.REAL_TOPIC}\x01{names.RETRY_PREFIX}".encode()
 
 
 @dataclass(slots=True)
 class _Level:
-    """What was counted of a level: retries by group, and how often they have failed.
+    """The counts of a delay level: retries by group and number of failures.
 
-    is_counted: all that waited when it was read last.
+    is_counted: all messages that waited at the last read are included.
     """
 
     begin: int
@@ -51,7 +51,7 @@ class _Level:
 
 
 class GroupRetries:
-    """Counts the retries that wait."""
+    """Counts waiting retries."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class GroupRetries:
         schedule.delivered = self._delivered
 
     def waiting(self) -> Mapping[str, Mapping[int, int]] | None:
-        """Return how many messages of each group wait, by how often they have failed; None: unknown."""
+        """Return how many messages of each group wait, by their number of failures; None: unknown."""
         levels = [self._levels.get(number) for number in self._schedule.levels]
         found: dict[str, Counter[int]] = {}
         counters = [self._popped]
@@ -87,13 +87,13 @@ class GroupRetries:
 
     @property
     def may_wait(self) -> bool:
-        """Return whether retries wait, or may: not all are counted. None wait at a slave."""
+        """Return whether retries wait, or may wait because not all are counted. None wait at a slave."""
         levels = [self._levels.get(number) for number in self._schedule.levels]
         waits = any(level is None or not level.is_counted or level.counts for level in levels)
         return (waits or bool(self._popped)) and not self._store.config.is_copy
 
     def look(self) -> Work[None]:
-        """Count what was delayed since the last look; of a slave nothing, its master delivers."""
+        """Count messages delayed since the last look; a slave counts none, as its master delivers."""
         if self._is_looking or self._store.config.is_copy:
             return
         self._is_looking = True
@@ -105,7 +105,7 @@ class GroupRetries:
             self._is_looking = False
 
     def _look_at_pops(self) -> Work[None]:
-        """Count what has failed and was popped again."""
+        """Count failed messages that were popped again."""
         found: Counter[tuple[str, int]] = Counter()
         for number, each in enumerate(list(self._in_flight)):
             if each.failures:
@@ -135,13 +135,13 @@ class GroupRetries:
             if level is self._levels.get(number) and level.end == start:  # Nothing was delivered meanwhile.
                 messages, level.end = found
                 level.counts.update(self._retries(messages))
-                if level.end == start:  # What is behind is not flushed yet.
+                if level.end == start:  # Later messages are not flushed yet.
                     level.is_counted = True
                     return
             yield None
 
     def _stretch(self, number: int, start: int) -> tuple[list[MessageExt], int]:
-        """Return the retries of a stretch, other messages perhaps, and where the next one begins."""
+        """Return the messages of a stretch if it has retries, and where the next stretch begins."""
         result = self._store.read(names.SCHEDULE_TOPIC, number - 1, start, READ_MAX)
         if result.status is not ReadStatus.FOUND:
             return [], max(start, result.next_offset) if result.max_offset > start else start
@@ -149,7 +149,7 @@ class GroupRetries:
         return undamaged(result.data) if has_retries else [], result.next_offset
 
     def _delivered(self, number: int, start: int, end: int, messages: Sequence[MessageExt]) -> None:
-        """Count off what a level has delivered from one offset up to another."""
+        """Subtract the messages that a level has delivered between two offsets."""
         level = self._levels.get(number)
         if level is None:
             return
@@ -158,11 +158,13 @@ class GroupRetries:
             return
         passed = [each for each in messages if each.queue_offset < min(end, level.end)]
         level.counts.subtract(self._retries(passed))
-        level.counts = +level.counts  # Without what has become 0.
+        level.counts = +level.counts  # Drop zero counts.
         level.begin, level.end = end, max(end, level.end)
 
     def topic_deleted(self, topic: str) -> None:
-        """Forget what waits for a topic: it is dropped when it is due, even if the topic is made again."""
+        """Forget messages waiting for a topic: when due they are dropped, even if the topic was created
+        again.
+        """
         if topic.startswith(names.RETRY_PREFIX):
             group = topic.removeprefix(names.RETRY_PREFIX)
             for level in self._levels.values():

@@ -1,5 +1,5 @@
-"""Heartbeats: what one registers (groups and their retry topics, subscriptions, filters), how many groups a
-client may have, and what leaving ends.
+"""Heartbeats: what a heartbeat registers (groups and their retry topics, subscriptions, filters), how many
+groups a client may have, and what leaving ends.
 
     Heartbeat ─► producer groups ─► consumer groups: room? ─► group ─► retry topic ─► member ─► filters
 
@@ -34,10 +34,11 @@ CLIENT_ID_LENGTH_MAX: Final = 255
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A client's description of itself.
 
-    language, version: of its library. is_stock: it knows no coordinator. lease_ended: it says that its lease
-    has ended. fingerprint: of its subscriptions; 0: unknown. without_subscriptions: they are as they were,
-    and left out. notify: sends it notices of changes of its groups, probes, and checks of its transactions;
-    None: its protocol has none. principal: its sender.
+    language, version: of its library. is_stock: it knows no coordinator. lease_ended: it reports the end of
+    its lease. fingerprint: of its subscriptions; 0: unknown. without_subscriptions: they are unchanged and
+    omitted.
+    notify: sends it notices of changes of its groups, probes, and checks of its transactions; None: its
+    protocol has none. principal: its sender.
     """
 
     client_id: str
@@ -56,9 +57,9 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class HeartbeatResult(NamedTuple):
     """The result of a heartbeat.
 
-    is_changed: the client must send its subscriptions next time. creates_topic: a group got its retry topic,
-    by which tools find it; its first member waits until the name servers know it. refused: the error of the
-    last group that was; the others count.
+    is_changed: the client must send its subscriptions next time. creates_topic: a group's retry topic, by
+    which tools find the group, was created; its first member waits until the name servers know it. refused:
+    the error of the last refused group; the others count.
     """
 
     is_changed: bool
@@ -67,7 +68,7 @@ class HeartbeatResult(NamedTuple):
 
 
 def require_client_id(client_id: str) -> None:
-    """Raise BrokerError for a client id that is too long, or that would be obeyed where it is shown."""
+    """Raise BrokerError for a client id that is too long, or has control characters (terminals obey them)."""
     if not 0 < len(client_id) <= CLIENT_ID_LENGTH_MAX:
         raise broker_error(ResponseCode.INVALID_PARAMETER, f"a client id of {len(client_id)} characters")
     if names.has_controls(client_id):
@@ -75,7 +76,7 @@ def require_client_id(client_id: str) -> None:
 
 
 class Heartbeats:
-    """Takes heartbeats. left: called with every connection that has left the last of its groups."""
+    """Takes heartbeats. left: called with every connection that has left its last group."""
 
     def __init__(
         self,
@@ -92,9 +93,9 @@ class Heartbeats:
         self._left = left
 
     def beat(self, heartbeat: Heartbeat, peer: Connection, now: Now) -> Work[HeartbeatResult]:
-        """Apply a heartbeat; members that share a group with it are notified of changes.
+        """Apply a heartbeat; the other members of its groups are notified of changes.
 
-        Raises BrokerError for one that no client would send.
+        Raises BrokerError for a heartbeat that no client would send.
         """
         require_client_id(heartbeat.client_id)
         if len(heartbeat.consumers) + len(heartbeat.producer_groups) > GROUPS_PER_CLIENT_MAX:
@@ -116,7 +117,7 @@ class Heartbeats:
                 if not heartbeat.without_subscriptions:
                     self._consumers.require_room(consumer.group, peer, consumer.subscriptions)
             except BrokerError as taken:
-                refused = taken.with_traceback(None)  # It would be in a cycle with this frame.
+                refused = taken.with_traceback(None)  # The traceback would form a cycle with this frame.
                 continue
             config = self._groups.find(consumer.group, now.wall_ms)
             if config is None:
@@ -136,7 +137,7 @@ class Heartbeats:
         if not without:
             for step in self._filters.register(consumer.group, consumer.subscriptions):
                 yield step
-                if not peer.is_open:  # Its group's filters are dead already.
+                if not peer.is_open:  # Its group's filters are already removed.
                     break
         # Version 2 of the heartbeat: whether another fingerprint was stored; version 1 stores 0.
         known, group.fingerprint = group.fingerprint, heartbeat.fingerprint

@@ -1,9 +1,9 @@
 """The observed rebalances: which pulls, openings and commits are noted in a group's rebalance, and when
-(`groups/rebalance.py` decides what they mean), and in which order its events are recorded.
+(`groups/rebalance.py` interprets them), and in which order its events are recorded.
 
     a coordinator's reports, openings ─► that turn's answers leave ─► noted in order, before anything else
 
-Members wait for those answers, and nobody waits for the record.
+Members wait for those answers, but not for the record.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -75,7 +75,7 @@ class ObservedRebalances:
         is_part: bool = False,
         now: Now,
     ) -> None:
-        """Note the start of a group's rebalance; epoch: if a coordinator began it."""
+        """Note the start of a group's rebalance; epoch: set if a coordinator began it."""
         rebalance = self._rebalance(group_name)
         self._unsettled.add(group_name)
         self.changed()
@@ -126,8 +126,8 @@ class ObservedRebalances:
     ) -> None:
         """Note after this turn that a member of a coordinated group has opened a queue.
 
-        was_open: it had been open before.
-        client_id: its client id, as far as it is known without a heartbeat on this connection.
+        was_open: the queue had been open before.
+        client_id: the member's, as far as it is known without a heartbeat on this connection.
         """
         if topic.startswith(RETRY_PREFIX):
             return
@@ -153,9 +153,11 @@ class ObservedRebalances:
         is_opened: bool = False,
         now_ms: MonotonicMs,
     ) -> None:
-        """Note that a member pulls a queue; is_opened: it has opened it, as members of coordinated groups do.
+        """Note that a member pulls a queue; is_opened: it has opened the queue, as members of coordinated
+        groups do.
 
-        Who pulls without that in a coordinated group has not heard yet that it is one: it owns nothing there.
+        A member that pulls without an opening does not know yet that its group is coordinated; it owns
+        nothing there.
         """
         group = self._groups.get(group_name)
         member = group.members.get(peer) if group is not None else None
@@ -192,11 +194,11 @@ class ObservedRebalances:
             self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
 
     def settle(self) -> Iterator[None]:
-        """Record the rebalances that have settled; yields where others may be served."""
+        """Record the rebalances that have settled; yields to let others run."""
         self.catch_up()
         for name, rebalance in list(self._rebalances.items()):
             yield
-            self.catch_up()  # A queue that was opened meanwhile is among the loads.
+            self.catch_up()  # This includes queues that were opened meanwhile.
             now = read_clock(self._clock)
             if rebalance.restarts:
                 self._record_restarts(rebalance)
@@ -204,8 +206,8 @@ class ObservedRebalances:
                 self._unsettled.discard(name)
                 continue
             group = self._groups.get(name)
-            # The fence decides, not the members: when stock members have come, and a coordinator elsewhere
-            # has not put the fence into another mode yet, it still lets nobody read without an opening.
+            # The fence decides, not the members. If stock members have come but a coordinator elsewhere has
+            # not changed the fence's mode yet, the fence still lets nobody read without an opening.
             goes_by_openings = self._fences.goes_by_epochs(name) or not self.allocates(name)
             openings = self._openings(name) if goes_by_openings else None
             queues = self._queues_of(group) if group is not None else None
@@ -227,7 +229,7 @@ class ObservedRebalances:
         self._record(event)
 
     def readers(self, group: ConsumerGroup[Connection]) -> set[str]:
-        """Return the members that read queues here which the group owns."""
+        """Return the members that read queues here that the group owns."""
         owners = self.owners(group.name)
         return {owners[queue] for queue in self._queues_of(group) if queue in owners} & set(group.client_ids)
 
@@ -249,7 +251,7 @@ class ObservedRebalances:
         }
 
     def _queues_of(self, group: ConsumerGroup[Connection]) -> list[MessageQueue]:
-        """Return the queues here that the group should own; retry topics and popped ones do not count."""
+        """Return the queues here that the group should own; retry topics and popped queues do not count."""
         return [
             MessageQueue(topic, self.broker_name, queue_id)
             for topic in group.subscriptions
@@ -259,17 +261,17 @@ class ObservedRebalances:
         ]
 
     def catch_up(self) -> None:
-        """Note what has happened; a failure is logged, as no request has caused it."""
+        """Note pending events; a failure is logged, because no request has caused it."""
         if self._later:
             notes, self._later = self._later, []
             for note, now in notes:
                 try:
                     note(now)
-                except Exception:  # It belongs to one group; the others' history goes on.
+                except Exception:  # It belongs to one group; the others' history continues.
                     log.exception("a rebalance is not recorded as it was")
 
     def note_later(self, note: Callable[[Now], None]) -> None:
-        """Call `note`, which notes what happens now, after this turn."""
+        """Call `note`, which records a present event, after this turn."""
         now = read_clock(self._clock)
         self._later.append((note, now))
         self._deadline.by(now.monotonic_ms)
@@ -286,5 +288,5 @@ class ObservedRebalances:
 
 
 def _are_owned(group: ConsumerGroup[Connection], topic: str) -> bool:
-    """Return whether a group's queues of a topic have owners; retry topics count zero."""
+    """Return whether a group's queues of a topic have owners; queues of retry topics have none."""
     return group.message_model != BROADCASTING and not topic.startswith(RETRY_PREFIX)

@@ -1,8 +1,7 @@
-"""The offset commits: which are accepted, by group, queue and the member's right under its epoch; where a
-group continues; operators' resets, and what ends one; offsets beyond a queue's end; and the write to the
-journal.
+"""Offset commits: which are accepted, by group, queue and the member's right under its epoch; where a group
+continues; operators' resets and what ends them; offsets beyond a queue's end; and the write to the journal.
 
-commit … commit ─► write ─► acknowledged        all commits of one read, by one write
+commit … commit ─► write ─► acknowledged all commits of one read, by one write
 """
 
 import errno
@@ -30,11 +29,11 @@ from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: Ours: how many changes wait for a disk that refuses writes before only the last of each queue is kept.
+#: Ours: changes that wait for a disk that refuses writes; beyond this, only the last of each queue is kept.
 UNWRITTEN_MAX: Final = 10_000
-#: Ours: how soon offsets that the disk refused are written again.
+#: Ours: delay before offsets refused by the disk are written again.
 RETRY_MS: Final = 100
-#: Ours: queues and groups whose last commit beyond the end is known, so that it is logged once.
+#: Ours: queues and groups whose last commit beyond the end is remembered, so that it is logged once.
 CUT_MAX: Final = 1_000
 
 
@@ -51,9 +50,9 @@ class OffsetCommits:
         kernel: Kernel,
     ) -> None:
         self._ledger = ledger
-        #: Returns the offset to read next of a group, topic and queue id; None if none is committed.
+        #: Returns a group's next offset in a topic and queue id; None if none is committed.
         self.query = ledger.offsets.query
-        #: Returns the offset from which nobody has read since an operator set it, or None.
+        #: Returns the offset set by an operator that no consumer has read from yet, or None.
         self.pending_reset = ledger.offsets.pending_reset
         self.offsets = ledger.offsets.offsets
         self.groups = ledger.offsets.groups
@@ -68,7 +67,7 @@ class OffsetCommits:
         self.on_return: Callable[[tuple[str, str, int], int | None], None] = lambda *_: None
         #: Called with each group, topic and queue whose offset is about to be reset.
         self.on_reset: Callable[[tuple[str, str, int]], None] = lambda _: None
-        #: By group, topic and queue of a pending reset: who was last answered with its offset.
+        #: By group, topic and queue of a pending reset: the reader that was last answered with its offset.
         self._reset_readers: dict[tuple[str, str, int], int] = {}
         self._unwritten: list[OffsetRecord] = []
         self._soon = partial(kernel.soon, Phase.JOURNAL, self._write_or_keep)
@@ -81,10 +80,10 @@ class OffsetCommits:
         self._beginnings = beginnings
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset in a queue; at most the queue's end, as messages may have been lost."""
+        """Set a group's offset in a queue; at most the queue's end, because messages may have been lost."""
         end = self._store.max_offset(topic, queue_id)
         if not end and is_light(topic) and not self._store.has_queue(topic, queue_id):
-            return  # Light topics are created by messages; offsets may not fill the table with others.
+            return  # Messages create light topics; commits must not fill the table with others.
         if offset > end:
             self._note_cut(group, topic, queue_id, offset, end)
         change = self._ledger.offsets.commit(group, topic, queue_id, offset, end)
@@ -96,10 +95,10 @@ class OffsetCommits:
                 self.at_slave.note(change.key, queue_id, change.offset)
 
     def commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset as Kafka does: a negative one is none, and one beyond the end stays as it is.
+        """Set a group's offset as Kafka does: a negative one removes it, and one beyond the end is kept.
 
-        It replaces an operator's reset, which nobody has followed yet. Raises BrokerError if too many offsets
-        are beyond the ends of their queues, or the disk refuses this one.
+        It replaces an operator's pending reset. Raises BrokerError if too many offsets are beyond the ends of
+        their queues, or the disk refuses this one.
         """
         if offset < 0:
             self.remove_queues(group, topic, {queue_id})
@@ -115,21 +114,23 @@ class OffsetCommits:
                 ahead.put(group, topic, queue_id, CommitAhead(offset, end))
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return what a group has committed, as it was sent; None if it has committed nothing."""
+        """Return a group's committed offset as it was sent; None if it has committed nothing."""
         ahead = self._ledger.offsets.ahead.get(group, topic, queue_id)
         return self.query(group, topic, queue_id) if ahead is None else ahead
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """Take the commits that a queue has reached for the groups' offsets; a slave's master does so."""
+        """Apply earlier commits beyond the end that a queue has now reached; slaves leave that to their
+        master.
+        """
         if self._ledger.offsets.ahead.by_queue and not self._store.config.is_copy:
             self._add(self._ledger.offsets.reached(topic, queue_id, end))
 
     def copy_ahead(self, file: CommitsAheadFile) -> None:
-        """Make the commits beyond the ends of queues those of a slave's master."""
+        """Replace a slave's commits beyond the ends of queues by its master's."""
         self._ledger.offsets.ahead.copy(file)
 
     def commit_forwards(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset to one that an acting slave returns, unless the group is further here."""
+        """Set a group's offset to one returned by an acting slave, unless the group is further here."""
         before = self.query(group, topic, queue_id)
         if before is not None and before >= offset:
             return
@@ -139,8 +140,8 @@ class OffsetCommits:
     def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
         """Return where a group continues; None if it has committed nothing and may choose.
 
-        may_be_zero: 0 for a queue whose first message is still in memory, so that a new group misses nothing
-        of a new topic.
+        may_be_zero: return 0 for a queue whose first message is still in memory, so that a new group misses
+        nothing of a new topic.
         """
         offset = self.query(group, topic, queue_id)
         if offset is None and may_be_zero and self._store.is_young(topic, queue_id):
@@ -150,8 +151,8 @@ class OffsetCommits:
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note from where a member pulls a queue in which its group has committed nothing; a slave does not.
 
-        Light topics may be too many. A pull from behind the end, or from before the first message, counts as
-        one from there.
+        Light topics are left out, as there may be too many. An offset beyond the end, or before the first
+        message, counts as that bound.
         """
         if not self._store.config.is_copy and not is_light(topic):
             offset = max(offset, self._store.min_offset(topic, queue_id))
@@ -159,7 +160,7 @@ class OffsetCommits:
             self._beginnings.note_pull(group, topic, queue_id, offset)
 
     def read_from(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return where a group reads on: its committed offset, or where it began; None: unknown.
+        """Return where a group continues: its committed offset, or where it began; None: unknown.
 
         A group that is new to a retry topic reads all of it.
         """
@@ -172,13 +173,13 @@ class OffsetCommits:
         return min(pulled, self._store.max_offset(topic, queue_id))
 
     def topics_read(self, group: str) -> Set[str]:
-        """Return the topics that a group has read, whether it has committed or not."""
+        """Return the topics that a group has read, even without a commit."""
         return self.topics_of_group(group) | self._beginnings.topics_of_group(group)
 
     def sent_before(self, group: str, queue: MessageQueue) -> int | None:
-        """Return up to where a group was sent a queue's messages, 0 if it was sent none.
+        """Return the offset up to which a group was sent a queue's messages; 0 if it was sent none.
 
-        None: nobody knows. It has read the queue, but that was before this process began.
+        None if unknown: the group has read the queue, but before this process began.
         """
         sent = self.pull_offsets.get(group, queue.topic, queue.queue_id)
         if sent is not None:
@@ -186,9 +187,9 @@ class OffsetCommits:
         return 0 if self.query(group, queue.topic, queue.queue_id) is None else None
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set an offset, whatever consumers commit until one of them reads from it.
+        """Set an offset that overrides all commits until a consumer reads from it.
 
-        Raises BrokerError, and sets nothing, if what was popped before cannot be forgotten.
+        Raises BrokerError, and sets nothing, if earlier pops cannot be forgotten.
         """
         queue = (group, topic, queue_id)
         self.on_reset(queue)
@@ -197,15 +198,16 @@ class OffsetCommits:
         self._add([self._ledger.offsets.reset(group, topic, queue_id, offset, end)])
 
     def note_reset_sent(self, group: str, topic: str, queue_id: int, reader: int) -> None:
-        """Note that a connection is answered with a queue's committed offset."""
+        """Note that a connection is answered with a queue's reset offset."""
         if self.pending_reset(group, topic, queue_id) is not None:
             self._reset_readers[group, topic, queue_id] = reader
 
     def follows_reset(self, group: str, topic: str, queue_id: int, offset: int, reader: int) -> bool:
-        """Return whether a connection that pulls from an offset follows the pending reset, which ends then.
+        """Return whether a connection that pulls from an offset follows the pending reset; that ends the
+        reset.
 
-        One that was not answered with it, though it pulls from its offset, may hold messages from before,
-        whose commits would undo it.
+        A connection that was not answered with the reset, though it pulls from its offset, may hold earlier
+        messages whose commits would undo it.
         """
         follows = (
             self.pending_reset(group, topic, queue_id) == offset
@@ -216,7 +218,7 @@ class OffsetCommits:
         return follows
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the pending reset of a queue and end it: the group reads from it."""
+        """Return the pending reset of a queue and end it: the group now reads from it."""
         taken = self._ledger.offsets.take_reset(group, topic, queue_id)
         if taken is None:
             return None
@@ -227,11 +229,11 @@ class OffsetCommits:
     def remove_group(self, group: str) -> None:
         """Remove a group's offsets."""
         try:
-            if self._store.max_offset(TIMER_TOPIC, 0):  # Where POP's journal is.
+            if self._store.max_offset(TIMER_TOPIC, 0):  # POP's journal is there.
                 self._store.remove_group(group)
         except OSError as error:
             log.error(
-                "a removed group may be found where it has popped after a kill",
+                "the pops of a removed group may reappear after a kill",
                 group=group,
                 reason=str(error),
             )
@@ -253,7 +255,7 @@ class OffsetCommits:
     def remove_topic(self, topic: str) -> None:
         """Remove the offsets in a deleted topic.
 
-        They must not reappear after a power cut, as other commits may: if the topic was created again, groups
+        Unlike other commits, they must not reappear after a power cut: if the topic was created again, groups
         would skip its new messages.
         """
         self.pull_offsets.remove_topic(topic)
@@ -265,7 +267,7 @@ class OffsetCommits:
             self._write_or_keep()
 
     def copy(self, key: str, offsets: Mapping[int, int], resets: Mapping[int, int]) -> None:
-        """Make the offsets of a topic and group those of a slave's master."""
+        """Replace the offsets of a topic and group by the master's; later commits at this slave remain."""
         own = self.at_slave.table.get(key, {})
         if own:
             ahead = {each: offset for each, offset in own.items() if offset > offsets.get(each, -1)}
@@ -273,11 +275,13 @@ class OffsetCommits:
         self._change(self._ledger.offsets.copy(key, offsets, resets, self._store.max_offset))
 
     def remove_others(self, keys: Set[str]) -> None:
-        """Remove the offsets that a slave's master does not have: a topic was deleted, perhaps made again."""
+        """Remove offsets that a slave's master does not have: a topic was deleted, and perhaps recreated."""
         self._change(self._ledger.offsets.remove_others(keys | self.at_slave.table.keys()))
 
     def lower(self, first: Mapping[tuple[str, str, int], int]) -> None:
-        """Lower offsets of group, topic and queue to these, on the disk; waits for it, and raises OSError."""
+        """Lower offsets of group, topic and queue to these; waits until they are on the disk, and raises
+        OSError.
+        """
         for (group, topic, queue_id), offset in first.items():
             if (self.query(group, topic, queue_id) or 0) > offset:
                 change = self._ledger.offsets.commit(group, topic, queue_id, offset, offset)
@@ -293,7 +297,7 @@ class OffsetCommits:
                 raise
 
     def cut(self) -> None:
-        """Lower offsets beyond the ends of queues: the log was cut, and other messages get their numbers."""
+        """Lower offsets beyond the ends of queues: the log was truncated, and they will be reused."""
         self._change(self._ledger.offsets.clamp(self._store.max_offset))
         self.at_slave.cut(self._store.max_offset)
 
@@ -312,7 +316,7 @@ class OffsetCommits:
         }
 
     def _change(self, changes: list[OffsetRecord]) -> None:
-        """Have changes on the disk before anything that the log gains from now on."""
+        """Sync changes to the disk before any later append to the log."""
         if changes:
             self._add(changes)
             self._must_sync = True
@@ -320,11 +324,11 @@ class OffsetCommits:
     def write(self) -> None:
         """Journal the offsets; afterwards they may be acknowledged.
 
-        Raises OSError if the disk refuses; the offsets are then written with the next call.
+        Raises OSError if the disk refuses; the next call then writes the offsets.
         """
         if len(self._unwritten) > UNWRITTEN_MAX:
             self._keep_the_last()
-        if self._store.lost is not None:  # The journal has a descriptor still, and no name.
+        if self._store.lost is not None:  # The journal's descriptor is still open, but its file is gone.
             raise OSError(errno.EROFS, f"{self._store.lost}; restart the broker")
         if self._unwritten:
             self._ledger.append(self._unwritten)
@@ -335,9 +339,10 @@ class OffsetCommits:
         self._ledger.offsets.ahead.write()
 
     def write_resets(self) -> None:
-        """Journal what an operator has set; under SYNC_FLUSH, its reply waits until that is on the disk.
+        """Journal an operator's resets; under SYNC_FLUSH, the reply waits until they are on the disk.
 
-        Commits need not: after a power cut their messages come again. Raises BrokerError if the disk refuses.
+        Commits need not wait: after a power cut, their messages come again. Raises BrokerError if the disk
+        refuses.
         """
         self._must_sync = True
         with Journalling("offsets"):
@@ -345,7 +350,7 @@ class OffsetCommits:
             self._journals.wrote(self._ledger.journal_path)
 
     def _write_or_keep(self) -> None:
-        """Write commits without a pending reply: a disk failure is logged once, and the write repeated."""
+        """Write commits without a pending reply: a disk failure is logged once, and the write is repeated."""
         if not self._unwritten or self._store.lost is not None:
             return
         try:
@@ -381,7 +386,7 @@ class OffsetCommits:
 class Committing:
     """Takes and journals commits.
 
-    offsets: of this broker's queues. committed: called with who commits for which group.
+    offsets: of this broker's queues. committed: called with the connection and group of each commit.
     """
 
     def __init__(
@@ -415,11 +420,12 @@ class Committing:
     ) -> None:
         """Take a commit; acknowledge it after `write`. Raises BrokerError if it is refused.
 
-        member, epoch: of a coordinated group: the member that has the queue open, under that epoch. A member
-        commits to a broker over one connection at a time: a commit over an earlier connection than its last
-        one's is acknowledged, and changes nothing. is_returned: by a slave; it moves nothing back.
-        is_as_sent: by a client of Kafka's, whose commit may lie beyond the end. ends_reset: it cannot be one
-        from before an operator's reset, as none of Kafka's is; while that is pending, others change nothing.
+        member, epoch: for a coordinated group, the member that has the queue open, under that epoch. A member
+        commits to a broker over one connection at a time: a commit over an older connection than that of its
+        last commit is acknowledged without effect. is_returned: a slave returns it; it never moves an offset
+        back. is_as_sent: from a Kafka client, whose commit may lie beyond the end. ends_reset: it cannot be
+        older than an operator's reset, as no commit of Kafka's can; while a reset is pending, other commits
+        have no effect.
         """
         if self._is_slave and member is not None:
             raise broker_error(ResponseCode.SYSTEM_BUSY, "this is a slave: only its master takes commits")

@@ -4,9 +4,8 @@ is fenced, and its held pulls end.
         open ─► fence ─► journal ─┬─► answered, once the opening is as durable as the disk's mode promises
                                   └─► held pulls of former owners are refused
 
-A member opens a queue by OPEN_QUEUE. Where its coordinator is at the queue's broker, new grants are opened
-with the answer that brings them.
-Ours; the contract is in docs/design/coordinated-groups.md.
+A member opens a queue by OPEN_QUEUE. If its coordinator is the queue's broker, the answer with new grants
+also opens them. Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,15 +25,16 @@ from libramq.offsets.fence import NOBODY
 from libramq.store.log.segments import ColdRead
 from libramq.waits.held_pulls import HeldPulls
 
-#: Ours: so many take some 5 ms, each with a line of the journal; the member opens the others itself.
+#: Ours: opening this many takes some 5 ms, with a line of the journal each; the member opens the others
+#: itself.
 OPENED_WITH_AN_ANSWER_MAX: Final = 64
 
-#: What fences answered for queues that were opened.
+#: The fences' answers for opened queues.
 Openings = Mapping[MessageQueue, OpenedQueue]
 
 
 class QueueToOpen(NamedTuple):
-    """The queue to open, and the claim by which the member was granted it."""
+    """The queue to open, and the claim by which it was granted to the member."""
 
     group: str
     topic: str
@@ -60,11 +60,11 @@ class QueueOpening:
         self._rebalances = rebalances
 
     def open(self, queue: QueueToOpen, waiter: Waiter[OpenedQueue]) -> None:
-        """Open a queue; the waiter gets the offset to begin at, once the opening is durable.
+        """Open a queue; the waiter gets the starting offset once the opening is durable.
 
         Raises BrokerError for an immediate refusal.
         """
-        # The member's heartbeat has come, or will, and names its client.
+        # The member's heartbeat, before or after this, names its client.
         opened = self._open(queue, waiter.connection, None)
         if self._journals.is_synced:
             waiter.answer(opened)
@@ -74,10 +74,10 @@ class QueueOpening:
     def open_granted(
         self, group: str, claims: Claims, connection: Connection, *, client_id: str | None
     ) -> Openings:
-        """Open those of a member's new queues that are here; it may be answered once that is durable.
+        """Open the local ones of a member's new queues; answer the member once they are durable.
 
-        client_id: the member's, if known. What cannot be opened now is left out: the member opens it itself,
-        and then gets the reason.
+        client_id: the member's, if known. Queues that cannot be opened now are left out: the member opens
+        them itself, and then gets the reason.
         """
         openings: dict[MessageQueue, OpenedQueue] = {}
         here = [queue for queue in claims if queue.broker_name == self._rebalances.broker_name]
@@ -91,7 +91,7 @@ class QueueOpening:
         return openings
 
     def when_durable(self, openings: Openings, then: Callable[[Openings], None]) -> None:
-        """Continue with these openings once they are durable; without them if the disk fails."""
+        """Continue with these openings once they are durable, or without them if the disk fails."""
         if self._journals.is_synced or not openings:
             then(openings)
         else:
@@ -100,24 +100,24 @@ class QueueOpening:
     def _open(self, queue: QueueToOpen, connection: Connection, client_id: str | None) -> OpenedQueue:
         group, topic, queue_id, claim = queue
         self._requirements.queue_to_open(topic, queue_id)
-        # Before anything changes: it may look at the queue's first message, and the caller may not wait.
+        # Before any change: it may read the queue's first message, which raises if the caller must not wait.
         offset = self._offsets.first_to_read(group, topic, queue_id)
         is_initial = offset is not None and self._offsets.query(group, topic, queue_id) is None
         with Journalling("opening"):
             former = self._fences.open(group, topic, queue_id, claim)
         if self._offsets.take_reset(group, topic, queue_id) is not None:
             self._fences.forget_attempts(group, topic, queue_id)
-        former_epoch = claim.epoch  # It repeats its opening.
+        former_epoch = claim.epoch  # The member repeats its opening.
         if former is not None:
             was_open = former != NOBODY
-            if not was_open:  # Its group may have been deleted meanwhile, and made again.
+            if not was_open:  # Its group may have been deleted and created again.
                 former = self._fences.removed.take(group, (topic, queue_id))
             self._rebalances.opened(connection, group, topic, queue_id, client_id, was_open=was_open)
             if former != NOBODY:
                 self._end_pulls(queue)
             former_epoch = former.epoch if former.member == claim.member else 0
         recovered_end = self._fences.recovered_end(group, topic, queue_id)
-        # Records before this place in the log are of a deleted topic of the same name.
+        # Records before this offset of the log belong to a deleted topic of the same name.
         topic_start = self._store.deletions.end_of(topic)
         attempts = self._fences.attempts(group, topic, queue_id, offset)
         return OpenedQueue(offset, former_epoch, recovered_end, topic_start, attempts, is_initial)

@@ -1,7 +1,5 @@
-"""The pull: the values of a read on behalf of a group's consumer, and which messages its filter selects: its
-own expression, or the group's subscription; what a consumer without a heartbeat gets.
-
-The filter is that of its own expression, or of its group's subscription and registered filter:
+"""The pull: the values of a read on behalf of a group's consumer, and the filter that selects its messages:
+its own expression, or the group's subscription; also the filter of a consumer without a heartbeat.
 
             own expression          the group's subscription
     TAG     its hashes              its hashes, once it is as new as the reader's
@@ -34,9 +32,9 @@ from libramq.kernel.work import InThread, Work
 from libramq.message.names import RETRY_PREFIX
 from libramq.store.reading.read import ReadResult
 
-#: Ours: characters of an expression that the loop parses by itself, in 1 ms; one of 250 tests takes 9.
+#: Ours: characters of an expression that the loop parses itself, in 1 ms; one of 250 tests takes 9.
 PARSED_AT_ONCE_MAX: Final = 512
-#: Ours: characters of tag expressions whose codes are remembered: 8 MB if each tag has three.
+#: Ours: characters of tag expressions whose codes are cached: 8 MB if each tag has three.
 TAG_CHARACTERS_MAX: Final = 256 * 1024
 
 
@@ -45,7 +43,8 @@ class PullStatus(Enum):
 
     FOUND = auto()
     NOTHING_YET = auto()  # The offset is the queue's end.
-    NOTHING_MATCHED = auto()  # All up to `next_offset` was filtered out, or is gone: continue there.
+    # Messages before `next_offset` were filtered out or have expired: continue there.
+    NOTHING_MATCHED = auto()
     OFFSET_MOVED = auto()  # The queue has no such offset; `next_offset` is the nearest one it has.
 
 
@@ -57,15 +56,16 @@ class PullResult(msgspec.Struct, frozen=True):
 
 
 class Pull(msgspec.Struct, eq=False, kw_only=True):
-    """A read on behalf of a consumer. A Struct, because one is made for every pull.
+    """A read on behalf of a consumer. A Struct, because every pull needs one.
 
-    expression: the wanted messages, of `expression_type`; None: the group's subscription (from heartbeats),
-    of which the reader knows `subscription_version`. member, epoch: of a coordinated group; the member must
-    have the queue open under that epoch as long as the pull lasts. topic_start: see
-    `messages.reading`. takes_batches: the reader unwraps inner batches itself. commit_offset: what the group
-    has read before. hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter:
-    of its `PullFilters`; warmings: how many times a thread has read for it. users_version: that of the users
-    by which it was permitted; None: the present one.
+    expression: selects messages, by `expression_type`; None: the group's subscription (from heartbeats), of
+    which the reader knows `subscription_version`.
+    member, epoch: of a coordinated group; the member must have the queue open under that epoch as long as the
+    pull lasts.
+    topic_start: see `messages.reading`. takes_batches: the reader unwraps inner batches itself.
+    commit_offset: the group has read up to there. hold_ms: how long to wait for a message; None: not at all.
+    tag_codes, message_filter: from `PullFilters`. warmings: how many times a thread has read for it.
+    users_version: the version of the users table by which it was permitted; None: the present one.
     """
 
     waiter: Waiter[PullResult]
@@ -91,19 +91,19 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
 
 
 def parse_ahead(expression: str, expression_type: str | None) -> Work[None]:
-    """Have a thread parse a long expression of SQL92; its filter is remembered, unless others push it out."""
+    """Parse a long SQL92 expression on a thread; its filter is cached, unless others evict it."""
     is_long = len(expression) > PARSED_AT_ONCE_MAX and expression_type == SQL92
     while is_long and not is_parsed(expression):
         yield InThread(Thread.COMPUTE, partial(_try_to_parse, expression, expression_type))
 
 
 def _try_to_parse(expression: str, expression_type: str | None) -> None:
-    with suppress(ConfigError):  # That is remembered, too.
+    with suppress(ConfigError):  # The error is cached, too.
         parse_filter(expression, expression_type)
 
 
 class PullSelection(NamedTuple):
-    """The messages that a pull selects. tag_codes: None: all; message_filter: what they must pass as well."""
+    """The messages that a pull selects. tag_codes: None: all; message_filter: a further condition."""
 
     tag_codes: frozenset[int] | None = None
     message_filter: MessageFilter | None = None
@@ -113,7 +113,7 @@ _EVERYTHING = PullSelection()
 
 
 class TagExpressions:
-    """The codes of the tag expressions that pulls carry, parsed once; the oldest expressions go first."""
+    """The codes of pulls' tag expressions, parsed once; the oldest expressions are evicted first."""
 
     def __init__(self) -> None:
         self._codes: dict[str, frozenset[int] | None] = {}
@@ -143,7 +143,7 @@ class PullFilters:
         self._is_enabled = config.enable_property_filter
         self._for_retries = config.filter_support_retry
         self._clock = clock
-        #: The sets in use, by their hashes; all members of a group use the same. A thousand tags are 64 KB.
+        #: The sets in use, by their hashes; all members of a group share them. A thousand tags are 64 KB.
         self._tag_codes: WeakValueDictionary[int, frozenset[int]] = WeakValueDictionary()
         self._tag_expressions = TagExpressions()
         clients.observe_members(self._members_changed)
@@ -160,7 +160,7 @@ class PullFilters:
 
     def own(self, expression: str, expression_type: str | None) -> PullSelection:
         """Return the filter of an expression; raises BrokerError."""
-        if expression == ALL and is_tag(expression_type):  # Nearly all of them.
+        if expression == ALL and is_tag(expression_type):  # The usual case.
             return _EVERYTHING
         try:
             if is_tag(expression_type):
@@ -177,8 +177,7 @@ class PullFilters:
         if is_tag(subscription.expression_type):
             # A newer version means that a heartbeat is under way, or that the Java client dropped it because
             # another of its threads was sending one. Upstream refuses (SUBSCRIPTION_NOT_LATEST) until the
-            # next, up to 30 s later. Clients check tags exactly, so returning all messages meanwhile is
-            # right.
+            # next, up to 30 s later. Clients check tags exactly, so all messages may be returned meanwhile.
             if subscription.sub_string == ALL or subscription.sub_version < version:
                 return _EVERYTHING
             return self._by_codes(frozenset(subscription.code_set))
@@ -211,7 +210,7 @@ class PullFilters:
             raise broker_error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
 
     def check_is_shared(self, group_name: str) -> None:
-        """Raise BrokerError if every member of a group is to get all messages."""
+        """Raise BrokerError if a group broadcasts, so that every member gets all messages."""
         group = self._clients.group(group_name)
         if group is not None and group.is_broadcasting:
             raise broker_error(

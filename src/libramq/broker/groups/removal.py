@@ -16,7 +16,7 @@ from libramq.waits.held_pulls import HeldPull, HeldPulls
 
 
 class Removal:
-    """Deletes topics, with their queues, offsets and held pulls, and what waits to be popped; and groups."""
+    """Deletes topics, with their queues, offsets, held pulls and messages to be popped; and groups."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class Removal:
         self._ending = Each(kernel.work, self._end_pull)
 
     def remove_group(self, group: str) -> None:
-        """Delete a group that no member uses; its offsets are gone once they are journalled.
+        """Delete a group that no member uses; its offsets are gone once the removal is journalled.
 
-        Its retry topic, by which tools find groups, goes with it.
+        Its retry topic, by which tools find groups, is deleted with it.
         """
         wall_ms = self._clock.wall_ms()
         self._groups.delete(group, wall_ms)
@@ -52,7 +52,7 @@ class Removal:
             self._topics.delete(each, wall_ms)
             self._store.delete_topic(each, may_be_awaited=exists)
             self._offsets.remove_topic(each)
-            # A new topic of that name would reach their offsets only later.
+            # Otherwise a new topic of that name would reach their offsets only later.
             self._ending.add(self._held.of_topic(each))
             self._coordination.topic_removed(each)
 
