@@ -1,13 +1,13 @@
 """Beginnings (config/groupBeginnings.json): where a group reads queues in which it has committed nothing.
 
-    "topic@group" → milliseconds           when the group began with the topic less a minute, or the time it
-                                           began at
-    group → topic → queue id → offset      from where its members have pulled, before any commit
+    "topic@group" → milliseconds           when the group began with the topic less a minute, or the timestamp
+                                           that it chose to begin at
+    group → topic → queue id → offset      where its members have pulled first, before any commit
 
-The times are for queues of brokers that were away then, and for those that are made later. A time counts
-while the group has offsets in the topic here, with which it was made. The offsets are for lag: without them,
-nobody would know of a group that ends before its first commit. They are kept, however old, until the group
-has committed, or it or the topic is deleted. A kill forgets the last second of both, slaves have none.
+The times are for queues of brokers that were away then, and for queues created later. A time counts while the
+group has offsets in the topic here; it was stored together with them. The offsets are for lag: without them,
+a group that ends before its first commit would be unknown. They are kept, however old, until the group has
+committed, or until it or the topic is deleted. A kill loses the last second of both; slaves have none.
 """
 
 from collections.abc import Set
@@ -21,11 +21,12 @@ from libramq.formats.document import Document
 from libramq.offsets.consumer_offset import SEPARATOR, ConsumerOffset
 
 FILE_NAME: Final = "groupBeginnings.json"
-#: Ours.
+#: Ours: how often the file is saved.
 SAVE_MS: Final = 1_000
-#: Ours: entries that are kept before those that do not count are looked for.
+#: Ours: entries added between two searches for entries that no longer count.
 UNCHECKED_MAX: Final = 1_000
-#: Ours: queues of groups with offsets, as many as PULL_OFFSETS_MAX; beyond, the oldest groups are forgotten.
+#: Ours: queues with offsets, of all groups, as many as PULL_OFFSETS_MAX; beyond this, the oldest groups are
+#: forgotten.
 QUEUES_MAX: Final = 100_000
 
 
@@ -55,13 +56,13 @@ class Beginnings:
         self.source = DocumentSource(file, lambda: self._version, self.content)
 
     def since_ms(self, group: str, topic: str) -> int | None:
-        """Return the time of a group and topic; 0: it is unknown; None: the group has no offsets there."""
+        """Return the time of a group and topic; 0: unknown; None: the group has no offsets there."""
         if not self._committed.has_any(group, topic):
             return None
         return self._since_ms.get(topic + SEPARATOR + group, 0)
 
     def note(self, group: str, topic: str, since_ms: int) -> None:
-        """Note from when a group that begins with a topic reads other queues."""
+        """Note the time from which a group that begins with a topic reads other queues."""
         if len(self._since_ms) >= self._check_at:
             for key in list(self._since_ms):
                 of_topic, _, of_group = key.partition(SEPARATOR)
@@ -72,15 +73,15 @@ class Beginnings:
         self._version += 1
 
     def pulled_from(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return from where a group has pulled a queue; None: unknown."""
+        """Return where a group has first pulled a queue; None: unknown."""
         return self._pulled.get(group, {}).get(topic, {}).get(queue_id)
 
     def topics_of_group(self, group: str) -> Set[str]:
-        """Return the topics that a group has pulled, and of which it may have committed nothing."""
+        """Return the topics that a group has pulled, perhaps without any commit."""
         return self._pulled.get(group, {}).keys()
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note from where a member pulls a queue in which its group has committed nothing."""
+        """Note where a member pulls a queue in which its group has committed nothing."""
         known = self.pulled_from(group, topic, queue_id)
         if known is not None and known <= offset:
             return
@@ -91,17 +92,17 @@ class Beginnings:
         self._version += 1
 
     def remove_group(self, group: str) -> None:
-        """Forget where a deleted group has pulled."""
+        """Forget the pulls of a deleted group."""
         for topic in list(self._pulled.get(group, ())):
             self._forget(group, topic)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget where groups have pulled a deleted topic."""
+        """Forget the pulls of a deleted topic."""
         for group in [group for group, topics in self._pulled.items() if topic in topics]:
             self._forget(group, topic)
 
     def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> None:
-        """Forget where a group has pulled queues of which its offsets are removed."""
+        """Forget a group's pulls of queues whose offsets are removed."""
         queues = self._pulled.get(group, {}).get(topic, {})
         for queue_id in queue_ids & queues.keys():
             del queues[queue_id]
@@ -118,7 +119,7 @@ class Beginnings:
         self._version += 1
 
     def _clean(self) -> None:
-        """Forget queues in which groups have committed since, and the oldest groups if there are too many."""
+        """Forget queues with commits, and the oldest groups if there are still too many."""
         for group, topics in list(self._pulled.items()):
             for topic, queues in list(topics.items()):
                 committed = self._committed.offsets(group, topic).keys() & queues.keys()

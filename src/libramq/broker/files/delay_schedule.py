@@ -2,13 +2,13 @@
 clocks are changed, and how far each level has been delivered (config/delayOffset.json), even after a kill.
 
 A message with the property DELAY is stored in its level's queue; when it is due it is stored again in its own
-queue. How far each level has been delivered is in config/delayOffset.json. Upstream:
-ScheduleMessageService.java, HookUtils.transformDelayLevelMessage, DelayOffsetSerializeWrapper.java.
+queue. Upstream: ScheduleMessageService.java, HookUtils.transformDelayLevelMessage,
+DelayOffsetSerializeWrapper.java.
 
-A delay is a duration: while this process runs it is measured by the monotonic clock, so setting the wall
-clock has no effect (upstream delivers at once if it is set back, and early if it is set forward). After a
-machine's sleep the delays continue. Messages stored by an earlier process are due by the wall clock, the only
-one that continued.
+A delay is a duration: while this process runs, it is measured by the monotonic clock, so setting the wall
+clock has no effect (upstream delivers at once if the clock is set back, and early if it is set forward).
+After the machine has slept, the delays continue. Messages stored by an earlier process are due by the wall
+clock, because only that clock kept running.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,44 +32,44 @@ from libramq.timers.delivered_copies import DeliveredCopies
 
 log = get_logger(__name__)
 
-#: Ours: messages of a level that others pass; with more of them, those behind wait, too.
+#: Ours: undelivered messages of a level that later ones may overtake; beyond this, later ones wait, too.
 WAITING_MAX: Final = 4_096
 #: Ours: clock synchronisation moves the clock by less (ntpd steps from 128 ms on); a delay may be wrong by
 #: this much.
 UNNOTICED_MS: Final = 100
-#: Ours: a clock is not set so often while messages wait; of more settings the oldest are forgotten.
+#: Ours: changes of the clock that are remembered; more are unlikely while messages wait.
 SETTINGS_MAX: Final = 1_000
-#: Ours: due messages that one append delivers, in 0.5 ms.
+#: Ours: due messages per append, in 0.5 ms.
 APPENDED_MAX: Final = 32
 
 
 class LevelAccount(Document, frozen=True, kw_only=True):
-    """A level's account: an acting slave has delivered all before `until` but what is waiting.
+    """A level's account: an acting slave has delivered everything before `until` except `waiting`.
 
         level      ✓ ✓ ○ ✓ ✓ ○ ✓ │ …
         offset ────────┘         └── until          waiting: both ○, in ascending order
 
-    Apache's broker knows the offset alone, and delivers again what lies behind it.
+    Apache's broker knows only the offset, and delivers again everything from there on.
     """
 
     until: int = 0
     waiting: tuple[int, ...] = ()
 
     def first_undelivered(self, offset: int) -> int:
-        """Return the first offset, from one on, that is not delivered."""
+        """Return the first undelivered offset from `offset` on."""
         if offset >= self.until:
             return offset
         place = bisect_left(self.waiting, offset)
         return self.waiting[place] if place < len(self.waiting) else self.until
 
     def is_ahead_of(self, other: "LevelAccount") -> bool:
-        """Return whether more is delivered by this account than by another one."""
+        """Return whether this account has more delivered than another one."""
         if self.until == other.until:
             return len(self.waiting) < len(other.waiting)
         return self.until > other.until
 
     def bounded(self, end: int) -> "LevelAccount":
-        """Return what holds before an offset, and in order; whoever wrote it may be another version."""
+        """Return the account up to an offset, in order; another version may have written it."""
         until = max(0, min(self.until, end))
         waiting = sorted({each for each in self.waiting if 0 <= each < until})
         if len(waiting) > WAITING_MAX:
@@ -80,7 +80,7 @@ class LevelAccount(Document, frozen=True, kw_only=True):
 class ScheduleFile(Document, frozen=True, kw_only=True):
     """The offset of the next message to deliver, by level.
 
-    level_accounts: what acting slaves have delivered behind it; ours, and Apache's broker ignores it.
+    level_accounts: deliveries of acting slaves beyond that offset; ours, and ignored by Apache's broker.
     """
 
     data_version: DataVersion = DataVersion()
@@ -91,10 +91,10 @@ class ScheduleFile(Document, frozen=True, kw_only=True):
 class DelayAnswer(ScheduleFile, frozen=True, kw_only=True):
     """The answer to GET_ALL_DELAY_OFFSET and SLAVE_PROGRESS; the members of this class are ours.
 
-    passed_on: of POP; None in an answer of Apache's broker. The others are a slave's. half_offset: the first
+    passed_on: POP's; None in an answer of Apache's broker. The others are a slave's. half_offset: the first
     half message that it has not passed on. timers: an offset and a time; timer messages before both are sent.
-    committed: some of what groups committed there and the master may not have. last_record: place and size of
-    its log's last record; who has the same there has all that this answer speaks of.
+    committed: some commits of groups that the master may lack. last_record: position and size of its log's
+    last record; a broker with the same record there has everything that this answer refers to.
     """
 
     passed_on: PassedOn | None = None
@@ -105,7 +105,7 @@ class DelayAnswer(ScheduleFile, frozen=True, kw_only=True):
 
 
 class Due(NamedTuple):
-    """Due messages of a level; where it continues behind them; when its next message is due, if any is."""
+    """Due messages of a level, the offset after them, and when the level's next message is due, if any."""
 
     messages: list[MessageExt]
     next_offset: int
@@ -129,21 +129,23 @@ class DelaySchedule:
         self._destinations = destinations
         self._delays_ms = delays_ms
         self.offsets = dict(offsets)
-        #: Of levels of which more than that is delivered.
+        #: Of levels with deliveries beyond their offsets.
         ends = {level: store.max_offset(names.SCHEDULE_TOPIC, level - 1) for level in {*offsets, *accounts}}
         self.accounts = _checked({level: each.bounded(ends[level]) for level, each in accounts.items()})
-        #: Counts the changes of both.
+        #: Counts changes of offsets and accounts.
         self.version = 0
-        #: Called after a delivery: with the level, from which offset up to which, and what was read there.
+        #: Called after a delivery with the level, the start and the end of the range, and the messages read
+        #: there.
         self.delivered: Callable[[int, int, int, Sequence[MessageExt]], None] = lambda *_: None
         self._begin_again({level: ends[level] for level, offset in offsets.items() if offset > ends[level]})
         self._clock = clock
         self.copies = DeliveredCopies(store, destinations)
         self.copies.begin()
         self._moments = StoredMoments(read_clock(clock))
-        #: Whether the store accepted none of the last due messages, as was logged.
+        #: Whether the store refused the last due messages; that is logged once.
         self._is_refused = False
-        #: None: the level has grown since it was looked at, or was not yet. Empty ones are not in it.
+        #: None: the level has grown since the last look, or has not been looked at. Empty levels are not in
+        #: it.
         self._head_due_ms: dict[int, MonotonicMs | None] = {
             level: None
             for level in self.levels
@@ -151,10 +153,12 @@ class DelaySchedule:
         }
 
     def _begin_again(self, ends: dict[int, int]) -> None:
-        """Begin levels again whose offsets lie beyond their ends: copies may be lost with what was there."""
+        """Restart levels whose offsets are beyond their ends: delivered copies may be lost with that part of
+        the log.
+        """
         for level, end in ends.items():
             log.warning(
-                "a delay level's offset lies beyond its queue; what has no delivered copy is delivered again",
+                "a delay level's offset lies beyond its queue; messages without a copy are delivered again",
                 level=level,
                 offset=self.offsets[level],
                 ends_at=end,
@@ -179,23 +183,23 @@ class DelaySchedule:
             self._head_due_ms[level] = None
 
     def copy_offsets(self, offsets: dict[int, int], accounts: dict[int, LevelAccount]) -> None:
-        """Take over what the master has delivered, itself or by its slave."""
+        """Take over the master's progress, including deliveries by its slaves."""
         accounts = _checked(accounts)
         if offsets != self.offsets or accounts != self.accounts:
             self.offsets, self.accounts = dict(offsets), accounts
             self.version += 1
 
     def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """Return when the next level is due, or copies are to be forgotten; None: all are empty."""
+        """Return when the next level is due, or copies are to be forgotten; None: all levels are empty."""
         dues = [now_ms if due_ms is None else due_ms for due_ms in self._head_due_ms.values()]
         if self.copies.is_looking:
             dues.append(now_ms + max(0, self.copies.passed_in_ms(self._clock.wall_ms())))
         return min(dues, default=None)
 
     def delay(self, message: StoreMessage, level_text: str) -> None:
-        """Redirect a message that is stored next to its level; without a level do nothing.
+        """Redirect a message about to be stored to its level; do nothing without a level.
 
-        The clock is the store's: a request may have waited for the disk, and the clock been set meanwhile.
+        The clock is the store's, because a request may have waited for the disk while the clock was set.
         """
         level = p.whole_number(level_text)
         if not level:
@@ -212,21 +216,21 @@ class DelaySchedule:
         )
         message.topic = names.SCHEDULE_TOPIC
         message.queue_id = level - 1
-        # Upstream's tools show this time; the store time is what counts.
+        # Upstream's tools show this time; the store time is the one that counts.
         message.tag_code = int(now.wall_ms) + self._delays_ms[level - 1]
 
     def deliver(self, now_ms: MonotonicMs) -> bool:
-        """Store due messages of the level that has waited longest again; return whether to go on at once."""
+        """Store due messages of the longest-waiting level again; return whether to continue at once."""
         dues = self._head_due_ms
         level = min(dues, key=lambda each: dues[each] or 0, default=None)
         if level is not None and (dues[level] or now_ms) <= now_ms:
             return self._deliver_level(level, now_ms)
-        if self.copies.is_looking:  # Every level has passed what was due then.
+        if self.copies.is_looking:  # Every level has passed the messages due then.
             self.copies.passed(self._clock.wall_ms())
         return False
 
     def _deliver_level(self, level: int, now_ms: MonotonicMs) -> bool:
-        """Deliver what one read of a level finds; return whether the store accepts it."""
+        """Deliver the due messages of one read of a level; return whether the store accepts them."""
         offset = self._first_undelivered(level, self.next_offset(level))
         due, next_offset, head_due_ms = self._read(level - 1, offset, self._delays_ms[level - 1], now_ms)
         known = self._undelivered(due, level)
@@ -240,7 +244,8 @@ class DelaySchedule:
             self.delivered(level, offset, waiting, due)
         del self._head_due_ms[level]
         if known is None or is_refused or (head_due_ms is None and (due or next_offset != offset)):
-            self._head_due_ms[level] = now_ms  # There is more, or it waits for the store; others come first.
+            # There are more, or they wait for the store; other levels come first.
+            self._head_due_ms[level] = now_ms
         elif head_due_ms is not None:
             self._head_due_ms[level] = head_due_ms
         return not is_refused
@@ -250,13 +255,15 @@ class DelaySchedule:
         return offset if account is None else account.first_undelivered(offset)
 
     def next_offset(self, level: int) -> int:
-        """Return where a level continues: not beyond what a crash left of it (correctDelayOffset)."""
+        """Return where a level continues; at most its end, as a crash may have shortened it
+        (correctDelayOffset).
+        """
         topic, queue_id = names.SCHEDULE_TOPIC, level - 1
         offset = min(self.offsets.get(level, 0), self._store.max_offset(topic, queue_id))
         return max(offset, self._store.min_offset(topic, queue_id))
 
     def _undelivered(self, due: Sequence[MessageExt], level: int) -> list[MessageExt] | None:
-        """Return those of due messages that are not delivered yet; None: that is not known yet."""
+        """Return the due messages that are not delivered yet; None: unknown as yet."""
         undelivered = []
         delay_ms = self._delays_ms[level - 1]
         for message in due:
@@ -272,7 +279,7 @@ class DelaySchedule:
         return undelivered
 
     def is_dropped(self, message: MessageExt) -> bool:
-        """Return whether a message is for a topic that was deleted since it was stored."""
+        """Return whether a message is for a topic that was deleted after it was stored."""
         topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
         return message.physical_offset < self._destinations.deleted_end(topic)
 
@@ -282,7 +289,7 @@ class DelaySchedule:
             self._destinations.drop(dropped)
 
     def due(self, level: int, now_ms: MonotonicMs) -> Due | None:
-        """Return the next due messages behind a level's account; None: call again, there is more to read."""
+        """Return the next due messages behind a level's account; None: call again; there is more to read."""
         delay_ms = self._delays_ms[level - 1]
         end = self._store.max_offset(names.SCHEDULE_TOPIC, level - 1)
         offset = max(self.next_offset(level), min(self.account_of(level).until, end))
@@ -294,7 +301,7 @@ class DelaySchedule:
         return Due(undelivered, next_offset, head_due_ms)
 
     def messages_at(self, level: int, offsets: Sequence[int]) -> list[MessageExt]:
-        """Return those messages of a level that the store still has and may deliver. May raise ColdRead."""
+        """Return the messages at these offsets that still exist and may be delivered. May raise ColdRead."""
         found: list[MessageExt] = []
         for offset in offsets:
             read = self._store.read(names.SCHEDULE_TOPIC, level - 1, offset, 1)
@@ -303,11 +310,11 @@ class DelaySchedule:
         return [message for message in found if not self.is_dropped(message)]
 
     def account_of(self, level: int) -> LevelAccount:
-        """Return what is delivered of a level."""
+        """Return a level's account of deliveries."""
         return self.accounts.get(level) or LevelAccount(until=self.offsets.get(level, 0))
 
     def passed_on(self, level: int, account: LevelAccount) -> None:
-        """Note what an acting slave has delivered of a level, beyond what was delivered before."""
+        """Note deliveries of an acting slave, in addition to earlier ones."""
         offset = account.first_undelivered(self.offsets.get(level, 0))
         if account.waiting and offset < account.until:
             self.accounts[level] = account
@@ -317,7 +324,7 @@ class DelaySchedule:
         self.version += 1
 
     def reached(self, level: int, offset: int) -> None:
-        """Note that everything of a level before an offset is delivered."""
+        """Note that all messages of a level before an offset are delivered."""
         if offset != self.offsets.get(level, 0):
             self.offsets[level] = offset
             self.version += 1
@@ -331,12 +338,12 @@ class DelaySchedule:
         messages = [self._restored(message) for message in due]
         for position, result in enumerate(self._store.append_batch(messages)):
             if result.status in (AppendStatus.MESSAGE_ILLEGAL, AppendStatus.PROPERTIES_SIZE_EXCEEDED):
-                # It will never be accepted; those behind it must not wait for it.
+                # It will never be accepted; later messages must not wait for it.
                 log.error(
                     "due message dropped", level=level, reason=result.status.name, id=due[position].offset_id
                 )
             elif not result.is_ok:
-                if not self._is_refused:  # It is tried again every 100 ms.
+                if not self._is_refused:  # They are tried again every 100 ms.
                     log.warning(
                         "due messages wait: the store accepts none", level=level, why=result.status.name
                     )
@@ -353,9 +360,10 @@ class DelaySchedule:
         if result.status is not ReadStatus.FOUND:
             return [], max(offset, result.next_offset) if result.max_offset > offset else offset, None
         due: list[MessageExt] = []
-        # Beyond it: stored in the future, by an earlier process before the clock was set back. How long ago
-        # is unknown, so it is delivered now rather than late (correctDeliverTimestamp). The clock is read
-        # again: a message may have been stored after the round began, and by a clock moved unnoticed.
+        # A later due time means that an earlier process stored the message in the future, before the clock
+        # was set back. How long ago is unknown, so the message is delivered now rather than late
+        # (correctDeliverTimestamp). The clock is read again: a message may have been stored after the round
+        # began, and by a clock that moved unnoticed.
         latest_ms = self._clock.monotonic_ms() + delay_ms + UNNOTICED_MS
         for message in undamaged(result.data):
             due_ms = self._moments.moment_of(message.physical_offset, message.store_timestamp_ms) + delay_ms
@@ -371,21 +379,21 @@ class DelaySchedule:
         topic = properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
         queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
         queue_id = self._destinations.queue_for(topic, queue_id)
-        # WAIT has no meaning here.
+        # WAIT has no effect here, and may be dropped.
         return stored_again(message, topic, queue_id, properties, expendable=(p.WAIT,))
 
 
 class StoredMoments:
-    """The moments when messages were stored by the monotonic clock, however the wall clock was set.
+    """The monotonic times at which messages were stored, regardless of changes of the wall clock.
 
-    A record's store time is the wall clock's at the time. Whenever the difference between wall clock and
-    monotonic clock has changed, it is remembered together with the log's end:
+    A record's store time is that of the wall clock. Whenever the difference between wall clock and monotonic
+    clock changes, it is remembered together with the log's end:
 
         log      0 ────────────────── 81 920 ─────────────────► end
         ahead    as at the start      3 600 000 ms less: the clock was set back by an hour
 
-    Messages of an earlier process count as stored by the current wall clock: only that one continued
-    meanwhile. `now`: when the store was opened. Ours; upstream adds the delay to the store time and compares
+    Messages of an earlier process count as stored by the current wall clock, because only that clock kept
+    running. `now`: when the store was opened. Ours; upstream adds the delay to the store time and compares
     with the current wall clock.
     """
 
@@ -398,7 +406,7 @@ class StoredMoments:
         return abs(now.wall_ahead_ms - self._ahead_ms[-1]) > UNNOTICED_MS
 
     def note(self, log_end: int, now: Now) -> None:
-        """Note that messages from here on take their store time from the clock as it is now."""
+        """Note that messages from here on take their store time from the present clock."""
         self._starts.append(log_end)
         self._ahead_ms.append(now.wall_ahead_ms)
         if len(self._starts) > SETTINGS_MAX:

@@ -1,13 +1,12 @@
 """The event logs: rebalances as messages of LIBRA_REBALANCE_EVENTS, audit events as messages of LIBRA_AUDIT;
-when they are stored, and what a slave does with them.
+when they are stored, and how a slave handles them.
 
     a rebalance is recorded ─► the answers of that turn leave ─► stored, together, a millisecond later
-    what a turn has changed ─► one append, after its answers
-    what a second has seen  ─► one append, when it is over
+    a turn's changes        ─► one append, after its answers
+    a second's observations ─► one append, at its end
 
-No request waits for them. A broker that is killed in between loses these events, and nothing else; under
-ASYNC_FLUSH a power cut loses more of them. A slave, whose log is its master's, writes them to its own log of
-lines.
+No request waits for them. A kill in between loses only these events; under ASYNC_FLUSH a power cut loses more
+of them. A slave, whose log is its master's, writes them to its text log.
 """
 
 from collections import deque
@@ -29,14 +28,14 @@ from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: Ours: events that one append stores, in 1 ms.
+#: Ours: events per append, in 1 ms.
 APPENDED_MAX: Final = 32
 
 
 class EventLog:
-    """Writes events of rebalances into the broker's own store; clients cannot write to the topic.
+    """Writes rebalance events into the broker's own store; clients cannot write to the topic.
 
-    recorded: called with each of them at once, before it is stored.
+    recorded: called at once with each event, before it is stored.
     """
 
     def __init__(
@@ -58,12 +57,12 @@ class EventLog:
             self._recorded(event)
 
     def close(self) -> None:
-        """Store what is pending."""
+        """Store pending events."""
         while self._pending:
             self._store_some(self._now_ms())
 
     def _store_some(self, now_ms: MonotonicMs) -> None:
-        """Store the first events; the others are due at once, after others were served."""
+        """Store the first events; the rest are due at once, after other work."""
         events = [self._pending.popleft() for _ in range(min(len(self._pending), APPENDED_MAX))]
         if self._pending:
             self._deadline.at(now_ms)
@@ -93,7 +92,7 @@ class AuditLog:
         self.audit = Audit(broker_name, kernel.clock, self._deadline.by)
 
     def close(self) -> None:
-        """Write what is pending."""
+        """Write pending events."""
         self._write(self.audit.take(self._now_ms(), all_of_them=True))
 
     def _write(self, events: list[AuditEvent]) -> None:
@@ -110,7 +109,7 @@ class AuditLog:
 
 def _audit_message(event: AuditEvent) -> StoreMessage:
     properties = {p.TAGS: event.kind.value}
-    if event.user and event.user.isprintable() and " " not in event.user:  # Keys are divided by blanks.
+    if event.user and event.user.isprintable() and " " not in event.user:  # Keys are separated by blanks.
         properties[p.KEYS] = event.user
     return _message(AUDIT_TOPIC, audit.encode_event(event), properties, event.at_ms)
 

@@ -1,5 +1,5 @@
 """The broker's files: in which order the store, offsets, tables and schedules below its directory are opened,
-how often each is saved, and which losses are reported (offsets, topics).
+how often each is saved, and which losses are reported (of offsets, of topics).
 """
 
 from contextlib import ExitStack
@@ -44,7 +44,7 @@ from libramq.timers.timers import Again, TimerOptions
 
 log = get_logger(__name__)
 
-#: Ours: commits of a slave in one answer; the others are in the next ones.
+#: Ours: commits of a slave per answer; later answers have the others.
 COMMITS_ANSWERED_MAX: Final = 1_000
 #: MessageStoreConfig.timerFlushIntervalMs.
 TIMERS_SAVE_MS: Final = 1_000
@@ -64,7 +64,8 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         mapped_file_size_consume_queue=config.consume_queue_file_bytes,
         flush_disk_type=FlushDiskType(config.flush_disk_type),
         flush_interval_commit_log_ms=config.flush_interval_ms,
-        # maxMessageSize binds producers. What was accepted is stored again whatever it is by then.
+        # maxMessageSize limits producers. A message once accepted is stored again, whatever the limit is
+        # then.
         max_message_size=MESSAGE_BYTES_MAX,
         in_memory_bytes=config.in_memory_bytes,
         light_queues_max=config.max_lmq_consume_queue_num if config.has_light_queues else 0,
@@ -74,7 +75,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
 
 
 def retention(config: BrokerConfig) -> Retention:
-    """Return how long the broker keeps messages."""
+    """Return the broker's retention of messages."""
     forcibly = config.disk_space_clean_forcibly_ratio
     return Retention(
         file_reserved_hours=config.file_reserved_hours,
@@ -86,7 +87,7 @@ def retention(config: BrokerConfig) -> Retention:
 
 
 def timer_options(config: BrokerConfig) -> TimerOptions:
-    """Return how timer messages wait."""
+    """Return the broker's options for timer messages."""
     return TimerOptions(
         enabled=config.timer_wheel_enable,
         precision_ms=config.timer_precision_ms,
@@ -97,7 +98,7 @@ def timer_options(config: BrokerConfig) -> TimerOptions:
 
 
 class BrokerFiles:
-    """All files below the broker's directory, open; raises StoreLocked, StoreCorrupt and their kin."""
+    """All files below the broker's directory, open; raises StoreLocked, StoreCorrupt and similar errors."""
 
     def __init__(
         self, config: BrokerConfig, *, clock: Clock, filesystem: FileSystem, process_id: int
@@ -119,10 +120,11 @@ class BrokerFiles:
         make_directory(self.filesystem, config_directory)
         ahead, has_light = self.tables.commits_ahead, self._config.has_light_queues
         ledger = OffsetLedger(self.filesystem, config_directory, ahead, has_light=has_light)
-        # Transactions before its offsets have ended: if these are lost, so may be the ends, and a check asks.
+        # Transactions before the group's offsets have ended. If the offsets are lost, the ends may be lost
+        # too, and then a check asks the producers.
         begins_again = "" if self._config.is_slave else TRANSACTION_GROUP
-        # A missing queue ends at 0: recovery would have found its messages in the log. Offsets beyond would
-        # make a group skip the messages that get those numbers next.
+        # A missing queue ends at 0: recovery would have found its messages in the log. With an offset beyond
+        # its end, a group would skip the new messages that get those numbers.
         has_offsets = ledger.open(self._clock.wall_ms(), self.store.max_offset, begins_again)
         topics = self.store.topics()
         if topics and not has_offsets:
@@ -158,7 +160,7 @@ class BrokerFiles:
             schedule_file, lambda: self.schedule.version, self.schedule.content
         )
         self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
-        #: Whether POP names its retry topics so that they cannot be another group's.
+        #: Whether POP uses retry topic names that cannot be another group's.
         self.has_new_retry_names = self._config.enable_retry_topic_v2
         self.passed_on = PassedOnFile(self.filesystem, config_directory)
         self.at_slave = CommitsAtSlave(self.filesystem, config_directory, self.store)
@@ -175,11 +177,11 @@ class BrokerFiles:
             revive_topic=REVIVE_TOPIC_PREFIX + self._config.cluster_name,
             clock=self._clock,
             is_group=self.tables.groups.__contains__,
-            # What it had passed on as a slave, if it is none any more.
+            # Its account as a slave, if it no longer is one.
             passed_on=None if self._config.is_slave else self.passed_on.become_master(journal_end),
         )
         copies = DeliveredCopies(self.store, self.destinations)
-        if not self._config.is_slave:  # Its master delivers them.
+        if not self._config.is_slave:  # Its master delivers the copies.
             copies.begin()
         self.timers = TimerFiles(
             timer_directory,
@@ -212,7 +214,7 @@ class BrokerFiles:
         return tuple(ProgressFile(*each, self.store, self._clock) for each in sources)
 
     def _forget_lost_pops(self) -> None:
-        """Forget pops in order of messages that the store does not have: others will have their numbers."""
+        """Forget ordered pops of messages that the store lost: new messages will get their offsets."""
         orders = self.tables.ordered
         for queue, pop in list(orders.pops.items()):
             group, topic, queue_id = queue
@@ -233,15 +235,17 @@ class BrokerFiles:
     @property
     def has_progress(self) -> bool:
         """Return whether a progress file is out of date."""
-        for file in self.progress:  # noqa: SIM110 - asked for after most events, so without a generator.
+        for file in self.progress:  # noqa: SIM110 - evaluated after most events, so without a generator.
             if file.has_changes:
                 return True
         return False
 
     def forget_progress(self) -> None:
-        """Have whatever waits delivered again: a slave's log will be cut, and delivered copies with it.
+        """Redeliver everything pending: a slave's log is about to be truncated, which removes copies already
+        delivered.
 
-        What the master has delivered is copied again soon. Written as soon as possible, `is_progress_saved`.
+        The master's progress is copied again soon. The files are written as soon as possible
+        (`is_progress_saved`).
         """
         timers = self.timers.timers
         self.passed_on.journal_begins_at(-1)
@@ -251,11 +255,11 @@ class BrokerFiles:
             self.save_progress_soon()
 
     def pop_passed_on(self) -> PassedOn:
-        """Return what slaves and masters want to know of POP: a master's place, a slave's account."""
+        """Return POP's progress for other brokers: a master's journal position, or a slave's account."""
         return self.passed_on.account if self.store.config.is_copy else PassedOn(place=self.pop.place)
 
     def delay_answer(self) -> DelayAnswer:
-        """Return what slaves and masters ask each other about: what is delivered, here or by a slave."""
+        """Return the progress that slaves and masters exchange: deliveries here, and at a slave."""
         schedule = DelayAnswer(
             offset_table=dict(self.schedule.offsets),
             level_accounts=dict(self.schedule.accounts),
@@ -276,13 +280,13 @@ class BrokerFiles:
         )
 
     def save_progress_soon(self) -> None:
-        """Have the files of progress written as soon as possible."""
+        """Write the progress files as soon as possible."""
         for file in self.progress:
             file.soon()
 
     @property
     def is_progress_saved(self) -> bool:
-        """Return whether the files of delay levels and timers say what these do."""
+        """Return whether the files of delay levels and timers are up to date."""
         return not (self._schedule_source.has_changes or self.timers.has_changes)
 
     def key_index(self) -> KeyIndex:
@@ -302,7 +306,7 @@ class BrokerFiles:
         with ExitStack() as stack:
             stack.callback(self.store.close)
             stack.callback(self.timers.close)
-            if self.store.lost is not None:  # Files of another store may have the names of ours.
+            if self.store.lost is not None:  # Another store's files may have our files' names.
                 stack.callback(self.tables.abandon)
                 stack.callback(self.ledger.abandon, touches_files=False)
                 return
@@ -313,7 +317,7 @@ class BrokerFiles:
 
     def _finish_progress(self) -> None:
         try:
-            self.store.flush()  # Before the files that mark its messages as done.
+            self.store.flush()  # Before the files that mark messages as done.
         except StoreError as error:
             log.error("progress positions not written; the journals are kept", reason=str(error))
             return

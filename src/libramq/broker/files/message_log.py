@@ -1,5 +1,5 @@
-"""The message log: appends messages for services, several together or not at all, with the error code for
-each refusal of the store (disk full, too long, too few slaves).
+"""The message log: appends messages for services, several of them all or none, with the error code for each
+refusal of the store (disk full, too long, too few slaves).
 
 Upstream: SendMessageProcessor.handlePutMessageResult.
 """
@@ -28,7 +28,7 @@ from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, names_of
 
 log = get_logger(__name__)
 
-#: Ours: of the names of light queues, in a line of the log.
+#: Ours: characters of light queues' names in a log line.
 NAMED_CHARACTERS_MAX: Final = 100
 _REFUSALS: Final = {
     AppendStatus.MESSAGE_ILLEGAL: (
@@ -52,29 +52,31 @@ class MessageLog:
         #: Stores messages by one write; returns one result per message or run.
         self.append: Callable[[Sequence[StoreMessage | MessageRun]], list[AppendResult]] = store.append_batch
         self.message_at, self.record_at = store.message_at, store.record_at
-        #: Whether messages are acknowledged once they are on the disk, or at slaves.
+        #: Whether acknowledgements wait for the disk, or for slaves.
         self.must_wait = waits_for_slaves or store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     def is_in_batches(self, topic: str) -> bool:
-        """Return whether a record may be of several messages in new queues of a topic."""
+        """Return whether a record may hold several messages in new queues of a topic."""
         return self._store.is_in_batches(topic)
 
     def require_storable(self, message: StoreMessage) -> None:
-        """Raise BrokerError for a message that the store would refuse, whatever the disk does."""
+        """Raise BrokerError for a message that the store would refuse in any case."""
         if len(message.properties_text) > p.PROPERTIES_BYTES_MAX:
             raise self.refused(PROPERTIES_SIZE_EXCEEDED)
-        # As with hosts of IPv6, which are 24 bytes longer.
+        # Assuming IPv6 hosts, which are 24 bytes longer.
         size = record_size(message.topic, len(message.body), len(message.properties_text), HOST_BITS)
         if size > self._store.config.mapped_file_size_commit_log - BLANK_BYTES:
             raise self.refused(MESSAGE_ILLEGAL)
 
     def may_hold(self, topics: Sequence[str], size: int) -> bool:
-        """Return whether one file may hold messages of these topics, with so many bytes of their own."""
+        """Return whether one file may hold messages of these topics, with `size` bytes of bodies and
+        properties.
+        """
         around = max(record_size(topic, 0, 0, HOST_BITS) for topic in set(topics))
         return size + around * len(topics) <= self._store.config.mapped_file_size_commit_log - BLANK_BYTES
 
     def require_light(self, dispatch: str | None) -> None:
-        """Raise BrokerError for light queues that cannot be, or that would be too many."""
+        """Raise BrokerError for light queues with invalid names, or for too many of them."""
         maximum = self._store.config.light_queues_max
         if not dispatch:
             return
@@ -99,7 +101,7 @@ class MessageLog:
             )
 
     def append_all(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
-        """Store messages by one write; raises BrokerError for one that the store refuses."""
+        """Store messages by one write; raises BrokerError if the store refuses one."""
         results = self.append(messages)
         for result in results:
             if not result.is_ok:

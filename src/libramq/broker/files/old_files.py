@@ -1,8 +1,7 @@
-"""The old files: how often a broker looks for files of the log to delete (10 s), and the thread that does it;
-which files go is decided in `store/retention.py`.
+"""Old files: how often a broker looks for log files to delete (10 s), and the thread that deletes them; which
+files are deleted is decided in `store/retention.py`.
 
-So are the files of deleted topics, at once.
-
+Files of deleted topics are deleted at once.
 Upstream: DefaultMessageStore.CleanCommitLogService, cleanResourceInterval.
 """
 
@@ -24,10 +23,11 @@ log = get_logger(__name__)
 
 #: MessageStoreConfig.cleanResourceInterval.
 CLEAN_MS: Final = 10_000
-#: CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES: for so many rounds every hour is one of deleteWhen.
+#: CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES: rounds after a manual request in which deleteWhen is
+#: ignored.
 MANUAL_ROUNDS: Final = 20
 
-#: Called at the end of a cleaning, with its failure if there was one.
+#: Called at the end of a cleaning, with its failure if any.
 CleaningEnded = Callable[[BaseException | None], None]
 
 
@@ -44,12 +44,12 @@ class OldFiles:
         self._is_cleaning = False
         self._work = kernel.work
         self._manual_rounds = 0
-        #: Who waits for the next cleaning of queues.
+        #: Called at the end of the next cleaning of queues.
         self._requested: list[CleaningEnded] = []
         kernel.soon(Phase.TIMERS, self.look)
 
     def look(self) -> None:
-        """Remove the files of deleted topics; schedule a check, if there may be more to remove."""
+        """Remove the files of deleted topics; schedule a check if there may be more to remove."""
         if self._store.lost is not None:
             return
         if self._store.removal.left:
@@ -58,13 +58,13 @@ class OldFiles:
             self._deadline.at(self._clock.monotonic_ms() + CLEAN_MS)
 
     def delete_expired_now(self) -> None:
-        """Delete expired files for MANUAL_ROUNDS, whatever the hour; the first round is due at once."""
+        """Delete expired files in the next MANUAL_ROUNDS, at any hour; the first round is due at once."""
         self._manual_rounds = MANUAL_ROUNDS
         if not self._is_cleaning:
             self._deadline.at(self._clock.monotonic_ms())
 
     def clean_queues(self, ended: CleaningEnded) -> None:
-        """Remove files of queues that lead before the log; `ended` is called then, with a failure if any."""
+        """Remove queue files that point to before the log; then call `ended`, with the failure if any."""
         self._requested.append(ended)
         if not self._is_cleaning:
             self._deadline.at(self._clock.monotonic_ms())
@@ -77,7 +77,7 @@ class OldFiles:
         waiting, self._requested = self._requested, []
         failure: BaseException | None = None
         try:
-            if self._store.lost is not None:  # Files of another store may have the names of ours.
+            if self._store.lost is not None:  # Another store's files may have our files' names.
                 failure = self._store.lost
             elif waiting:
                 yield from self._store.cleaning.clean_queues()

@@ -1,7 +1,7 @@
-"""The passed-on file (config/popPassedOn.json): which popped messages of its master an acting slave has sent
-on or seen acknowledged.
+"""The passed-on file (config/popPassedOn.json): which popped messages of its master an acting slave has
+passed on or seen acknowledged.
 
-It speaks of messages that other masters have, so it is written at once, without waiting for the log.
+The messages are at other masters, so it is written at once, without waiting for the log.
 """
 
 from collections.abc import Container
@@ -15,7 +15,8 @@ from libramq.clock import WallMs
 from libramq.filesystem import FileSystem, PendingWrite
 from libramq.pop.passed_on import FILE_NAME, PassedOn
 
-#: Ours: it is written as soon as something was passed on (`BrokerFiles.save_progress_soon`).
+#: Ours: how often acknowledgements are saved; after passing on, the file is written at once
+#: (`BrokerFiles.save_progress_soon`).
 SAVE_MS: Final = 1_000
 
 
@@ -25,9 +26,9 @@ class PassedOnFile:
     def __init__(self, filesystem: FileSystem, config_directory: Path) -> None:
         self._file = ConfigFile(filesystem, config_directory / FILE_NAME)
         self._saved = self.content = self._file.load(PassedOn) or PassedOn()
-        #: The bits of acknowledged messages, by the origins of their check points; and whether `content` has
-        #: others.
+        #: The bits of acknowledged messages, by the origins of their check points.
         self._acknowledged = dict(self.content.acknowledged)
+        #: Whether `_acknowledged` differs from `content`.
         self._has_changed = False
 
     @property
@@ -37,7 +38,7 @@ class PassedOnFile:
 
     @property
     def account(self) -> PassedOn:
-        """Return the account with what was acknowledged."""
+        """Return the account including acknowledgements."""
         if self._has_changed:
             acknowledged = tuple(self._acknowledged.items())
             self.content = msgspec.structs.replace(self.content, acknowledged=acknowledged)
@@ -46,7 +47,7 @@ class PassedOnFile:
 
     @property
     def is_ahead(self) -> bool:
-        """Return whether this slave has delivered what its master may not have asked about."""
+        """Return whether this slave has delivered messages about which its master may not have asked."""
         return self.content.is_ahead
 
     @is_ahead.setter
@@ -55,7 +56,7 @@ class PassedOnFile:
             self.content = msgspec.structs.replace(self.content, is_ahead=is_ahead)
 
     def take_over(self, other: PassedOn) -> bool:
-        """Add what another slave of the same master has passed on; return whether there was any."""
+        """Merge the account of another slave of the same master; return whether that added anything."""
         before, mark = self.account, (self.content.visible_ms, self.content.origin)
         if (other.visible_ms, other.origin) > mark:
             self.content = msgspec.structs.replace(
@@ -70,7 +71,7 @@ class PassedOnFile:
         return self.account != before
 
     def acknowledge(self, origin: int, bits: int) -> None:
-        """Note messages of a check point as acknowledged. It is written with the file, within a second."""
+        """Note messages of a check point as acknowledged. The file is written within a second."""
         self._acknowledged[origin] = self.acknowledged(origin) | bits
         self._has_changed = True
 
@@ -79,32 +80,34 @@ class PassedOnFile:
         return self._acknowledged.get(origin, 0)
 
     def keep(self, origins: Container[int]) -> None:
-        """Forget acknowledgements of other check points than those with these origins."""
+        """Forget acknowledgements except for check points with these origins."""
         kept = {origin: bits for origin, bits in self._acknowledged.items() if origin in origins}
         self._has_changed = self._has_changed or len(kept) < len(self._acknowledged)
         self._acknowledged = kept
 
     def journal_begins_at(self, place: int) -> None:
-        """Note where the first check point in flight is in the master's journal; -1: that is unknown."""
+        """Note the position of the first check point in flight in the master's journal; -1: unknown."""
         self.content = msgspec.structs.replace(self.content, place=place)
 
     def pass_halves_on(self, begin: int, end: int) -> None:
-        """Note from where on half messages are passed on, and where their topic ends; or it goes on so."""
+        """Note where passing on half messages begins, and where their topic ends; unless it continues."""
         if self.content.halves is None or self.content.halves[1] != end:
             self.content = msgspec.structs.replace(self.content, halves=(begin, end))
 
     def leave_halves(self) -> None:
-        """Note that the master deals with its half messages again."""
+        """Note that the master settles its half messages again."""
         self.content = msgspec.structs.replace(self.content, halves=None)
 
     def become_master(self, journal_end: int) -> PassedOn:
-        """Return the account up to the journal's end, and begin an empty one: this is no slave any more."""
+        """Return the account up to the journal's end, and begin an empty one: this broker is no longer a
+        slave.
+        """
         passed_on = self.account.bounded(journal_end)
         self._clear()
         return passed_on
 
     def cut(self, journal_end: int) -> bool:
-        """Forget what is behind an end of the journal, where it will be cut; return whether that is saved."""
+        """Forget an account that ends beyond where the journal will be cut; return whether that is saved."""
         if self.content.until > journal_end:
             self._clear()
         return not self.has_changes

@@ -1,8 +1,8 @@
-"""Persistence: when changed tables are written to their files (topics and groups after 0.5 s, offsets every 5
-s), by a thread.
+"""Persistence: when changed tables are written to their files by a thread (topics and groups after 0.5 s,
+offsets every 5 s).
 
-topics, groups, fences, coordinated groups     0.5 s after a change; the journal has it at once
-committed offsets, delay levels' offsets       `progress`: once the messages before them are durable
+topics, groups, fences, coordinated groups 0.5 s after a change; the journal has it at once committed offsets,
+delay levels' offsets `progress`: once the messages before them are durable
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: how soon topics.json has a new topic; the journal has it at once.
+#: Ours: delay until topics.json has a new topic; the journal has it at once.
 FOLD_MS: Final = 500
 #: Ours: how often to check whether a progress file may be written.
 PROGRESS_MS: Final = 100
@@ -40,7 +40,7 @@ class Persistence:
         self.look()
 
     def look(self) -> None:
-        """Have progress written; a pop's or a delivery's waits for the next timer, within 1 s."""
+        """Write progress; that of a pop or a delivery waits for the next timer, within 1 s."""
         if self._progress.due_ms is None and self._files.has_progress and self._files.store.lost is None:
             self._write_later()
 

@@ -1,13 +1,13 @@
-"""The journal of POP: how check points and acknowledgements are written to the log, as messages that Apache's
-broker reads too, and when they are compacted.
+"""POP's journal: how check points and acknowledgements are written to the log, as messages that Apache's
+broker reads as well, and when they are compacted.
 
 Each is a timer message of Apache's: it waits in `rmq_sys_wheel_timer`, and Apache's broker moves it to the
-revive topic when it is due. Ours acts on its own table (`InFlight`) and never moves one; it reads the topic
-again at its start, from the first check point that was not settled.
+revive topic when it is due. Ours acts on its own table (`InFlight`) and never moves one; at a start it reads
+the topic again, from the first unsettled check point.
 
-What belongs together is one append, so a kill leaves all of it or nothing: the copies of a check point's
-messages with their acknowledgement, a new check point with that of the old one. After a power cut a prefix
-may remain; so acknowledgements come last, and what is done twice is visible twice, but nothing is lost.
+Related entries are one append, so a kill leaves all or nothing: the copies of a check point's messages with
+their acknowledgement; a new check point with the acknowledgement of the old one. After a power cut, a prefix
+may remain. So acknowledgements come last: a message may become visible twice, but none is lost.
 Upstream: PopMessageProcessor.buildCkMsg, AckMessageProcessor.appendAck, HookUtils.transformTimerMessage.
 """
 
@@ -43,12 +43,12 @@ log = get_logger(__name__)
 CHECK_POINT_AHEAD_MS: Final = 1_000
 #: MessageStoreConfig.timerPrecisionMs.
 TIMER_PRECISION_MS: Final = 1_000
-#: Ours: entries of settled check points that may lie between those in flight before the journal is compacted.
-#: A start reads them all, at some 40,000 a second.
+#: Ours: entries of settled check points between those in flight, before the journal is compacted. A start
+#: reads them all, at some 40,000 a second.
 SETTLED_MAX: Final = 20_000
 
 _TAG_CODES: Final = {tag: tag_code(tag) for tag in (CHECK_POINT_TAG, ACK_TAG, BATCH_ACK_TAG)}
-#: An entry, the queue of the revive topic in which Apache's broker puts it, and when.
+#: An entry, the queue of the revive topic to which Apache's broker moves it, and the time.
 _Line = tuple[Entry, int, int]
 
 #: A check point, and the bits of its messages that are done.
@@ -56,7 +56,7 @@ Ack = tuple[CheckPoint, int]
 
 
 class PopJournal:
-    """Writes POP's entries. revive_topic: of the cluster, as Apache names it."""
+    """Writes POP's entries. revive_topic: the cluster's, as Apache names it."""
 
     def __init__(
         self, store: MessageStore, log: MessageLog, in_flight: InFlight, *, revive_topic: str
@@ -65,15 +65,16 @@ class PopJournal:
         self._in_flight = in_flight
         self._revive_topic = revive_topic
         self._host = encode_host(store.config.store_host)
-        #: Where the next entry goes.
+        #: The offset of the next entry.
         self.end = store.max_offset(names.TIMER_TOPIC, 0)
-        #: Entries that no other message is between, by the first one: the offset behind the last.
+        #: Runs of adjacent entries without other messages between them: first offset → offset behind the
+        #: last.
         self._runs: dict[int, int] = {}
         self._run_start = 0
 
     @property
     def must_wait(self) -> bool:
-        """Return whether what it wrote is acknowledged once it is on the disk, or at slaves."""
+        """Return whether acknowledgements wait until entries are on the disk, or at slaves."""
         return self._log.must_wait
 
     def write(
@@ -86,8 +87,8 @@ class PopJournal:
     ) -> int:
         """Write new check points and acknowledgements by one append, and apply them; return the log's end.
 
-        copies: messages that are visible again with this. Raises BrokerError, and changes nothing, if the
-        store refuses.
+        copies: messages that become visible again. Raises BrokerError, and changes nothing, if the store
+        refuses.
         """
         lines = [_of_check_point(each) for each in check_points]
         lines += [(each.ack(bits), each.revive_queue, each.visible_ms) for each, bits in acks]
@@ -95,7 +96,7 @@ class PopJournal:
         entries = results[len(copies) :]
         self._require(entries)
         for copy, result in zip(copies, results, strict=False):
-            if not result.is_ok:  # It will never be accepted: no file of the log can hold it.
+            if not result.is_ok:  # It will never be accepted: no log file can hold it.
                 log.error("unacknowledged message dropped", topic=copy.topic, reason=result.status.name)
         for check_point, result in zip(check_points, entries, strict=False):
             check_point.place = check_point.origin = result.queue_offset
@@ -105,7 +106,7 @@ class PopJournal:
         return results[-1].end if results else 0
 
     def mark(self, topic: str, group: str, queue_id: int, offset: int, wall_ms: WallMs) -> None:
-        """Note that a group reads a queue on at an offset that somebody has set, whatever it had popped."""
+        """Note that a group continues in a queue at a reset offset, regardless of earlier pops."""
         entry = CheckPointEntry(
             broker_name="",
             group=group,
@@ -118,7 +119,7 @@ class PopJournal:
         self._require(self._log.append(self._messages([(entry, 0, int(wall_ms))], wall_ms)))
 
     def compact(self, wall_ms: WallMs) -> None:
-        """Write the oldest check points again where most of the journal is settled."""
+        """Rewrite the oldest check points if most of the journal behind them is settled."""
         if not self._in_flight.reaches_back(self.end - SETTLED_MAX):
             return
         oldest = self._in_flight.oldest_place
@@ -126,7 +127,7 @@ class PopJournal:
             self.write_again(self._in_flight.oldest(PORTION), wall_ms)
 
     def write_again(self, check_points: Sequence[CheckPoint], wall_ms: WallMs) -> None:
-        """Write check points again as they are now, at the journal's end."""
+        """Write check points again, in their present state, at the journal's end."""
         lines = [_of_check_point(each, is_again=True) for each in check_points]
         results = self._log.append(self._messages(lines, wall_ms))
         self._require(results)
@@ -146,14 +147,14 @@ class PopJournal:
             self._runs[self._run_start] = self.end = results[-1].queue_offset + 1
 
     def skip(self, offset: int) -> int:
-        """Return the offset behind entries that were written at an offset; forget what is before it."""
+        """Return the offset behind entries written at an offset; forget earlier entries."""
         runs = self._runs
         while (start := next(iter(runs), offset + 1)) <= offset:
             offset = max(offset, runs.pop(start))
         return offset
 
     def _messages(self, lines: Sequence[_Line], wall_ms: WallMs) -> list[StoreMessage]:
-        """Return entries as messages. Those of one pop have properties that differ in their key alone."""
+        """Return entries as messages. Within one pop, the properties differ only in their keys."""
         endings: dict[tuple[str, int, int], str] = {}
         messages = []
         for entry, queue_id, deliver_ms in lines:
@@ -174,7 +175,7 @@ class PopJournal:
         return messages
 
     def _ending(self, tag: str, queue_id: int, deliver_ms: int) -> str:
-        """Return what follows the key in an entry's properties."""
+        """Return the part of an entry's properties after the key."""
         out_ms = (deliver_ms - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
         return (
             f"\x02{p.TAGS}\x01{tag}\x02"
@@ -189,9 +190,9 @@ def _of_check_point(check_point: CheckPoint, *, is_again: bool = False) -> _Line
 
 
 class UnwrittenJournal(PopJournal):
-    """The journal of an acting slave, which writes none: its check points are in memory alone.
+    """The journal of an acting slave, which writes none: its check points are only in memory.
 
-    unwritten: informed of what is done.
+    unwritten: is notified of done messages.
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class UnwrittenJournal(PopJournal):
 
     @property
     def must_wait(self) -> bool:
-        """Return False: nothing has to reach a disk."""
+        """Return False: nothing needs to reach a disk."""
         return False
 
     def write(
@@ -219,9 +220,9 @@ class UnwrittenJournal(PopJournal):
         copies: Sequence[StoreMessage] = (),
         wall_ms: WallMs,
     ) -> int:
-        """Apply new check points and acknowledgements; return 0, no end of a log.
+        """Apply new check points and acknowledgements; return 0, as nothing is appended.
 
-        A check point with an acknowledgement takes over the message, which is not done with that.
+        A new check point with an acknowledgement takes over the message, which is thus not done.
         """
         assert not copies
         for check_point in check_points:
@@ -234,7 +235,7 @@ class UnwrittenJournal(PopJournal):
         return 0
 
     def mark(self, topic: str, group: str, queue_id: int, offset: int, wall_ms: WallMs) -> None:
-        """Do nothing: no start reads this."""
+        """Do nothing: no start would read this."""
 
     def compact(self, wall_ms: WallMs) -> None:
         """Do nothing: nothing is written."""

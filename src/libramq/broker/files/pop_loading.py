@@ -1,12 +1,12 @@
-"""The loading of POP: how a start finds the check points that are still in flight, whichever broker wrote
-them, and the offsets that were not committed.
+"""The loading of POP: how a start finds the check points still in flight, whichever broker wrote them, and
+the offsets that were not committed.
 
         timer queue     our journal; Apache's before it moves an entry to its revive topic
-        revive topic    Apache's, once due; read from the offset of its revive group on
+        revive topic    Apache's, once due; read from its revive group's offset on
 
 Apache's entries may be applied in any order and more than once: a check point is found by its key, and its
-bits only grow. What Apache's broker left is written to our journal once; our timers leave out what its timer
-wheel says of the same entries.
+bits only grow. The state left by Apache's broker is written to our journal once; our timers ignore the same
+entries in its timer wheel.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,17 +31,17 @@ from libramq.timers.timer_checkpoint import FoundCheckpoint, TimerCheckpoint
 
 log = get_logger(__name__)
 
-#: Ours: messages of one read.
+#: Ours: messages per read.
 READ_MAX: Final = 1024
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
-#: TimerMessageStore.DAY_SECS and its kin: no timer message waits longer than timerMaxDelaySec.
+#: TimerMessageStore.DAY_SECS and similar: no timer message waits longer than timerMaxDelaySec.
 WAITING_MS_MAX: Final = 3 * 24 * 3600 * 1000
 
 
 class Loaded:
     """The state found at a start. place: where its journal begins. from_apache: Apache's broker ran last.
 
-    deletions: of topics and groups; what was popped of them before tells nothing of those with their names.
+    deletions: of topics and groups; earlier pops do not concern their successors of the same name.
     """
 
     def __init__(self, deletions: Deletions, place: int = 0) -> None:
@@ -49,7 +49,7 @@ class Loaded:
         self.in_flight = InFlight()
         self.place = place
         self.from_apache = False
-        #: Where groups were to read on, by what they had popped.
+        #: Where groups were to continue, according to their pops.
         self.positions: dict[QueueOfGroup, int] = {}
         self._acks: list[AckEntry] = []
 
@@ -62,13 +62,13 @@ class Loaded:
             return
         if isinstance(entry, AckEntry):
             self._acks.append(entry)
-            if not self.from_apache:  # Its check point is before it, or settled.
+            if not self.from_apache:  # Its check point comes before it, or is settled.
                 self.finish()
         elif isinstance(entry, CheckPointEntry):
             self._add(entry, message, place, now)
 
     def finish(self) -> None:
-        """Apply the acknowledgements; those of settled check points name none in flight."""
+        """Apply the acknowledgements; those of settled check points match none in flight."""
         for entry in self._acks:
             check_point = self.in_flight.find(key_of(entry))
             if check_point is None:
@@ -85,7 +85,8 @@ class Loaded:
         revive_queue = message.queue_id
         if message.topic == names.TIMER_TOPIC:
             revive_queue = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
-        # Only the wall clock ran while the broker was down. Set back, it must not hide a message for longer.
+        # Only the wall clock ran while the broker was down. If set back, it must not hide a message any
+        # longer.
         left_ms = entry.pop_time_ms + entry.invisible_ms - int(now.wall_ms)
         due_ms = now.monotonic_ms + max(0, min(left_ms, entry.invisible_ms))
         found = check_point_of(entry, revive_queue=revive_queue, place=place, due_ms=due_ms)
@@ -105,7 +106,7 @@ class Loaded:
 
 
 class JournalReader:
-    """Reads the journal in steps. loaded: what it has found; place: where to begin in the timer queue."""
+    """Reads the journal in steps. loaded: the state so far; place: where to begin in the timer queue."""
 
     def __init__(
         self, store: MessageStore, place: int, *, revive_topic: str, now: Now, read_max: int = READ_MAX
@@ -119,7 +120,9 @@ class JournalReader:
         self._offset = max(place, store.min_offset(names.TIMER_TOPIC, 0))
 
     def step(self, is_moved: Callable[[MessageExt], bool] = lambda message: False) -> bool:
-        """Read on; return whether there is more. May raise ColdRead. is_moved: whose entries are left out."""
+        """Read the next entries; return whether there are more. May raise ColdRead. is_moved: entries to
+        leave out.
+        """
         if self._offset >= self.end:
             return False
         read = self._store.read(names.TIMER_TOPIC, 0, self._offset, self._read_max, READ_BYTES_MAX)
@@ -176,8 +179,8 @@ def load(
 def uncommitted(loaded: Loaded, ledger: OffsetLedger) -> Iterator[tuple[QueueOfGroup, int]]:
     """Yield queues whose offsets were not committed before a kill, and the offsets to commit.
 
-    Their messages are in flight, or done; popped again, they would be in flight twice. Apache's broker does
-    not mark resets, so of its check points only those count that begin at the committed offset.
+    Their messages are in flight, or done; if popped again, they would be in flight twice. Apache's broker
+    does not mark resets, so only those of its check points count that begin at the committed offset.
     """
     query = ledger.offsets.query
     for queue, offset in loaded.positions.items():
@@ -192,7 +195,7 @@ def uncommitted(loaded: Loaded, ledger: OffsetLedger) -> Iterator[tuple[QueueOfG
 
 
 def _waits(message: MessageExt, checkpoint: TimerCheckpoint) -> bool:
-    """Return whether a timer message is not in its own topic yet."""
+    """Return whether a timer message is not yet in its own topic."""
     due_ms = p.whole_number(message.properties.get(p.TIMER_OUT_MS, "0"))
     is_due = due_ms is not None and due_ms < checkpoint.read_ms
     return not is_due or message.queue_offset >= checkpoint.queue_offset
@@ -221,15 +224,15 @@ def _messages(store: MessageStore, topic: str, queue_id: int, offset: int) -> It
 
 
 def popped_behind(store: MessageStore, end: int, revive_topic: str) -> Mapping[QueueOfGroup, int]:
-    """Return the first message of each group's queue of which a check point lies behind an end of the log.
+    """Return, for each group's queue, the first message whose check point lies behind an end of the log.
 
-    A slave lowers its offsets to them before its log is cut there:
+    A slave lowers its offsets to these before its log is truncated there:
 
         log      … messages 5 to 9 … │ check point of 5 to 9 …      │ the cut
         offset   10, from the former master's table ─► 5
 
-    Without their check point nothing leads to messages before the committed offset: a slave that is promoted
-    after the cut, before it has copied the new master's offsets, would never deliver them.
+    Without their check point, no record leads to messages before the committed offset. A slave promoted after
+    the cut, before it has copied the new master's offsets, would never deliver them.
     """
     first: dict[QueueOfGroup, int] = {}
     start = store.first_offset_at(names.TIMER_TOPIC, 0, end)

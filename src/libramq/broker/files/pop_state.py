@@ -1,8 +1,8 @@
-"""The state of POP: what is in flight, its journal, where a next start begins to read that, and what is
-written again at a clean stop.
+"""POP's state: the check points in flight, their journal, where the next start begins to read it, and what a
+clean stop rewrites.
 
-open     loaded from what either broker left; Apache's is taken over, once
-close    what is in flight is written again, so that the next start reads that only
+open loaded from what either broker left; Apache's state is taken over, once close check points in flight are
+rewritten, so that the next start reads only those
 """
 
 from collections.abc import Callable, Iterator
@@ -31,9 +31,9 @@ WRITTEN_AT_CLOSE_MAX: Final = 100_000
 
 
 class PopState:
-    """POP's state below the broker's directory. is_group: whether a consumer group exists.
+    """POP's state below the broker's directory. is_group: returns whether a consumer group exists.
 
-    passed_on: what this broker has passed on, if it was a slave before.
+    passed_on: the messages that this broker has passed on as a slave, if it was one.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class PopState:
         self._revive_topic = revive_topic
         self._clock = clock
         loaded = Loaded(store.deletions)
-        # A slave hands out no messages; as a master it reads the whole journal.
+        # A slave hands out no messages; when it becomes a master, it reads the whole journal.
         if not store.config.is_copy:
             loaded = load(store, ledger, checkpoint, revive_topic=revive_topic, now=read_clock(clock))
         self.in_flight: InFlight = loaded.in_flight
-        #: What an acting slave hands out; None at a master.
+        #: The deliveries of an acting slave; None at a master.
         self.unwritten = Unwritten() if store.config.is_copy else None
         self.positions = Positions() if self.unwritten is None else self.unwritten
         self.journal = (
@@ -65,7 +65,7 @@ class PopState:
             if self.unwritten is None
             else UnwrittenJournal(self.unwritten, store, log, self.in_flight, revive_topic=revive_topic)
         )
-        #: Whether the file may say where our journal begins.
+        #: Whether the checkpoint file may name the beginning of our journal.
         self._is_taken_over = not store.config.is_copy
         self._commit(loaded, is_group)
         if loaded.from_apache:
@@ -73,11 +73,11 @@ class PopState:
         if passed_on is not None:
             self._leave_out(passed_on)
 
-    # What the timers have to know (`timers.PopEntries`).
+    # For the timers (`timers.PopEntries`).
 
     @property
     def place(self) -> int:
-        """Return where the next start begins to read the journal; -1: what Apache's broker left, again."""
+        """Return where the next start begins to read the journal; -1: Apache's state must be read again."""
         if not self._is_taken_over:
             return -1
         oldest = self.in_flight.oldest_place
@@ -93,11 +93,13 @@ class PopState:
         return self.journal.skip(offset)
 
     def owns(self, real_topic: str | None) -> bool:
-        """Return whether timer messages for a topic are entries; those not taken over are delivered."""
+        """Return whether timer messages for a topic are POP's entries; Apache's are delivered if not taken
+        over.
+        """
         return self._is_taken_over and real_topic == self._revive_topic
 
     def passed_on(self, what: PassedOn) -> Iterator[None]:
-        """Acknowledge what a slave has passed on, or was told is done, with a yield after each step.
+        """Acknowledge messages that a slave has passed on or knows as acknowledged; yields after each step.
 
         Raises BrokerError.
         """
@@ -110,10 +112,10 @@ class PopState:
             done += len(acks)
             yield
         if done:
-            log.info("a slave has passed on what was popped, or got its acknowledgements", check_points=done)
+            log.info("a slave has passed on pops, or got their acknowledgements", check_points=done)
 
     def close(self) -> None:
-        """Write again what is in flight, for a short start of either broker."""
+        """Rewrite check points in flight, for a short start of either broker."""
         oldest = self.in_flight.oldest_place
         if oldest is None or not self._is_taken_over or len(self.in_flight) > WRITTEN_AT_CLOSE_MAX:
             return
@@ -121,22 +123,22 @@ class PopState:
             try:
                 self._write_again()
             except BrokerError as error:
-                log.warning("what is in flight is not written again at the stop", reason=error.remark)
+                log.warning("check points in flight are not rewritten at the stop", reason=error.remark)
 
     def _write_again(self) -> None:
         for some in portions(list(self.in_flight)):
             self.journal.write_again(some, self._clock.wall_ms())
 
     def _leave_out(self, passed_on: PassedOn) -> None:
-        """Leave out what this broker has passed on while it was a slave."""
+        """Acknowledge messages that this broker has passed on as a slave."""
         try:
             for _ in self.passed_on(passed_on):
                 pass
         except BrokerError as error:
-            log.error("what was passed on is visible again, too", reason=error.remark)
+            log.error("messages passed on as a slave are visible again", reason=error.remark)
 
     def _commit(self, loaded: Loaded, is_group: Callable[[str], bool]) -> None:
-        """Commit what a killed broker had popped, and not committed yet."""
+        """Commit offsets of pops that a killed broker had not committed yet."""
         for (group, topic, queue_id), offset in uncommitted(loaded, self._ledger):
             end = self._store.max_offset(topic, queue_id)
             if is_group(group) and end:
@@ -144,7 +146,7 @@ class PopState:
                 self._ledger.append([record] if record is not None else [])
 
     def _take_over(self) -> None:
-        """Make what Apache's broker left our journal's, so that it is applied once."""
+        """Transfer the state left by Apache's broker to our journal, so that it is applied once."""
         store, revive_topic = self._store, self._revive_topic
         try:
             if not self.in_flight and not store.queue_ids(revive_topic):

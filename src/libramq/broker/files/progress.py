@@ -1,5 +1,5 @@
-"""The progress: nothing that says "done" becomes durable before what it speaks of; when a file of offsets may
-be written.
+"""The progress: no record of "done" becomes durable before the messages it refers to; when a file of offsets
+may be written.
 
 **Nothing that marks messages as done is durable before those messages.** A delay level's offset refers to the
 copies that were delivered, a committed offset to the messages before it: if a power cut kept the file but
@@ -9,9 +9,9 @@ took the log, they would be lost for good. So a file is written in three steps:
         allowed    when the log is flushed up to there; a flush is requested
         written    on a thread, whole, with an fsync
 
-Other progress in the log (timers, transactions, POP acknowledgements) belongs here too. Two things are not
-files and follow the same rule elsewhere: the checkpoint waits in `store.flush`, and a journal of commits,
-which the kernel may write at any time, is cut to the recovered log before anything is appended to it.
+Other progress in the log (timers, transactions, POP acknowledgements) belongs here too. Two non-files follow
+the same rule elsewhere: the checkpoint waits in `store.flush`, and a journal of commits, which the kernel may
+write at any time, is cut to the recovered log before anything is appended to it.
 """
 
 from collections.abc import Callable
@@ -32,14 +32,14 @@ class Source(Protocol):
 
     @property
     def has_changes(self) -> bool:
-        """Return whether the file is out of date; asked for after most events."""
+        """Return whether the file is out of date; called after most events."""
 
     def take(self, wall_ms: WallMs) -> PendingWrite | None:
         """Return its next content; None if it is up to date."""
 
 
 class DocumentSource:
-    """A source that is one document. version: of the content, 0 at first, another one after each change.
+    """A source that is one document. version: returns 0 at first, and another number after each change.
 
     clean: called before the content is taken.
     """
@@ -74,7 +74,7 @@ class DocumentSource:
 
 
 class ProgressFile:
-    """One of the files."""
+    """A progress file."""
 
     def __init__(self, name: str, period_ms: int, source: Source, store: MessageStore, clock: Clock) -> None:
         self.name = name
@@ -83,10 +83,10 @@ class ProgressFile:
         self._store = store
         self._clock = clock
         self._due_ms: MonotonicMs | None = None
-        #: The content that waits to be written.
+        #: The content waiting to be written.
         self.taken: PendingWrite | None = None
         self._log_end = 0
-        #: Whether a thread has it: from `begin_writing` to `done`.
+        #: Whether a thread is writing it: from `begin_writing` to `done`.
         self.is_writing = False
         self._is_failing = False
 
@@ -110,7 +110,7 @@ class ProgressFile:
         self._due_ms = None
 
     def begin_writing(self) -> None:
-        """Note that a thread will call `write`. What the content speaks of must stay until `done`."""
+        """Note that a thread will call `write`. Everything the content refers to must stay until `done`."""
         self.is_writing = True
 
     def write(self) -> None:
@@ -122,7 +122,7 @@ class ProgressFile:
         self.taken.write()
 
     def done(self, result: object = None) -> None:
-        """Take the result of `write`; after an error the content is collected again when due."""
+        """Take the result of `write`; after an error, the content is collected again when due."""
         assert self.taken is not None
         taken, self.taken, self.is_writing = self.taken, None, False
         if isinstance(result, Exception):
@@ -133,7 +133,7 @@ class ProgressFile:
             taken.written()
 
     def finish(self) -> None:
-        """Write the current content and wait for the disk: the log is flushed. Raises OSError."""
+        """Write the current content, once the log is flushed, and wait for the disk. Raises OSError."""
         if self.taken is not None:
             self.taken.failed()
         self._begin()
@@ -155,7 +155,7 @@ class ProgressFile:
             self._store.want_flush(self._log_end)
 
     def _note_failure(self, error: Exception) -> None:
-        """Log that it is retried; once until it succeeds, as the broker's log may be on the same disk."""
+        """Log a failure once until a write succeeds, because the text log may be on the same disk."""
         if not self._is_failing:
             log.error("progress not written; retrying", file=self.name, reason=str(error))
         self._is_failing = True

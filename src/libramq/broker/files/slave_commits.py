@@ -1,4 +1,4 @@
-"""The commits at a slave (config/slaveCommits.json): offsets that groups committed while the master was gone,
+"""Commits at a slave (config/slaveCommits.json): offsets that groups committed while the master was gone,
 until it has taken them.
 """
 
@@ -27,7 +27,7 @@ class SlaveCommitsFile(Document, frozen=True, kw_only=True):
 class CommitsAtSlave:
     """Commits of groups at this slave that its master may not have, by key and queue id; and their file.
 
-    A kill forgets the last second of it. A master notes none.
+    A kill loses the last second of them. A master notes none.
     """
 
     def __init__(self, filesystem: FileSystem, config_directory: Path, store: MessageStore) -> None:
@@ -48,7 +48,7 @@ class CommitsAtSlave:
     def take_turns(self, count: int) -> list[tuple[str, int, int]]:
         """Return the key, queue id and offset of some commits.
 
-        They come after the others in the next call, so that every commit has its turn.
+        They are moved behind the others, so that every commit has its turn.
         """
         table = self.table
         taken: list[tuple[str, int, int]] = []
@@ -62,7 +62,7 @@ class CommitsAtSlave:
         return taken
 
     def forget(self, key: str, queue_id: int, offset: int) -> None:
-        """Note that the master has a commit, or refuses it; a later one stays."""
+        """Note that the master has a commit, or refuses it; a later one remains."""
         queues = self.table.get(key, {})
         if queues.get(queue_id) == offset:
             del queues[queue_id]
@@ -76,7 +76,7 @@ class CommitsAtSlave:
             self._version += 1
 
     def cut(self, ends: Callable[[str, int], int]) -> None:
-        """Lower what lies beyond the ends of queues."""
+        """Lower offsets beyond the ends of queues."""
         for key, queues in self.table.items():
             topic = key.partition(SEPARATOR)[0]
             for queue_id, offset in queues.items():

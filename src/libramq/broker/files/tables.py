@@ -1,8 +1,8 @@
 """The tables of a broker below `config/`: topics, groups, users, fences, coordinated groups and others; how
 each is loaded and when it is folded.
 
-Each but the last has a ledger: a change is in its journal before it takes effect, and the whole table is
-written soon after, by a thread (`plan_folds`). Members' heartbeats bring the filters again.
+Each has a ledger: a change is in its journal before it takes effect, and the whole table is written soon
+after by a thread (`plan_folds`). Only the filters have none, as members' heartbeats register them again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +52,7 @@ class _Table(Protocol):
 
 
 class Entries(Generic[C]):
-    """A table that is nothing but its entries. file: returns the content of its file."""
+    """A table of plain entries. file: returns the content of its file."""
 
     def __init__(
         self, record: Callable[[str, C | None], None], file: Callable[[dict[str, C]], object]
@@ -62,7 +62,7 @@ class Entries(Generic[C]):
         self._file = file
 
     def put(self, name: str, entry: C | None) -> None:
-        """Record an entry, None: remove it; raises OSError if the disk refuses."""
+        """Record an entry, or remove it with None; raises OSError if the disk refuses."""
         self._record(name, entry)
         self.apply(name, entry)
 
@@ -126,21 +126,21 @@ class Tables:
             "groups.json", GroupState, GroupStatesFile, lambda file: file.groups,
             lambda ledger: Entries[GroupState](ledger.append, lambda groups: GroupStatesFile(groups=groups)),
         )  # fmt: skip
-        #: Groups of KIP-848, with members or without, and their members.
+        #: Groups of KIP-848, with or without members, and their members.
         self.modern_groups = self._open(
             "kafkaGroups.json", SavedEntry, ModernGroupsFile, lambda file: file.entries,
             lambda ledger: Entries[SavedEntry](ledger.append, lambda them: ModernGroupsFile(entries=them)),
         )  # fmt: skip
 
     def plan_folds(self) -> Iterator[tuple[ConfigLedger[Any], PendingWrite]]:
-        """Yield the changed tables, to be written in a thread; each is, also if a later one cannot be."""
+        """Yield the writes of changed tables, for a thread; each is independent of the others' failures."""
         self.has_changes = False
         for ledger, value in self._folded:
             if (plan := ledger.plan_fold(value)) is not None:
                 yield ledger, plan
 
     def close(self) -> None:
-        """Write what changed and close; a failure does not stop the rest."""
+        """Write changed tables and close; a failure does not stop the rest."""
         with ExitStack() as stack:
             for ledger, value in self._folded:
                 stack.callback(ledger.close, value)
@@ -160,7 +160,7 @@ class Tables:
         *,
         is_private: bool = False,
     ) -> T:
-        """Return a table with the entries of its file, and the changes since. empty: makes an empty one."""
+        """Return a table with the entries of its file and the changes since. empty: creates an empty one."""
         ledger = self._ledger(file_name, kind, is_private=is_private)
         table, file = empty(ledger), ledger.load(content)
         for name, entry in entries(file).items() if file is not None else ():
