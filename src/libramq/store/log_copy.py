@@ -1,17 +1,18 @@
-"""The log copy: how a slave's log grows by its master's bytes, where an empty one begins, and how it is cut.
+"""The log copy: appends the master's bytes to a slave's log, chooses where an empty log begins, and cuts a
+diverged one.
 
     bytes ─► whole records and blanks ─► the log, as they came ─► units, from the records themselves
 
-An incomplete record waits in memory, so the log always ends where a record does. An empty copy begins where
-the master begins to send, at the start of a file.
-Upstream: DefaultMessageStore.appendToCommitLog, ReputMessageService.
+An incomplete record waits in memory, so the log always ends at the end of a record. An empty copy begins
+where the master begins to send, at the start of a file. Upstream: DefaultMessageStore.appendToCommitLog,
+ReputMessageService.
 
-Where the master's log differs, the slave's becomes shorter again (`cut_log`):
+Where the logs diverge, the slave's is cut (`cut_log`):
 
     kept aside ─► recovery point lowered, on the disk ─► queues cut ─► log cut
 
-A crash between any two steps leaves a log that recovery accepts: it begins at the lowered point, and what was
-not cut yet is still a valid end. The slave compares it with the master's again before it copies.
+A crash between any two steps leaves a log that recovery accepts: recovery begins at the lowered point, and
+the part not yet cut is still valid. The slave compares the logs again before it copies.
 """
 
 from collections import deque
@@ -44,8 +45,8 @@ log = get_logger(__name__)
 class LogCopy:
     """Appends to a slave's log.
 
-    may_append: whether the store accepts data. added: called with the heads of stored records, and the new
-    ends of their queues. failed: called with the reason why the disk refuses.
+    may_append: whether the store accepts data. added: called with the heads of stored records and the new
+    ends of their queues. failed: called with the reason if the disk refuses.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class LogCopy:
         self._added = added
         self._failed = failed
         self._partial = bytearray()
-        #: Topics that got their first queue here, until somebody takes them.
+        #: Topics that got their first queue here; the reader clears the set.
         self.new_topics: set[str] = set()
         #: Records that are in the log and have no unit yet.
         self._undispatched: deque[tuple[RecordHead, bool]] = deque()
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is nothing yet: the master chooses where it begins."""
+        """Return whether the log is empty, so that the master chooses where it begins."""
         return not self._log.segments.starts and not self._partial
 
     @property
@@ -80,12 +81,12 @@ class LogCopy:
 
     @property
     def position(self) -> int:
-        """Return the offset of the byte to come next."""
+        """Return the offset of the next byte to receive."""
         return self._log.end + len(self._partial)
 
     @property
     def is_refused(self) -> bool:
-        """Return whether the store takes nothing now: there is no use in asking a master for more."""
+        """Return whether the store currently refuses data, so that there is no point in requesting more."""
         return not self._may_append()
 
     def forget_partial(self) -> None:
@@ -93,9 +94,9 @@ class LogCopy:
         self._partial.clear()
 
     def append(self, offset: int, data: bytes) -> None:
-        """Take bytes of the master's log.
+        """Append bytes of the master's log.
 
-        Raises RemoteProtocolError if they cannot follow ours; StoreError if the disk refuses.
+        Raises RemoteProtocolError if they do not fit this log; StoreError if the store or the disk refuses.
         """
         if not self._may_append():
             raise StoreError("the store accepts no data")
@@ -128,7 +129,7 @@ class LogCopy:
             del self._partial[:at]
 
     def last_record(self) -> tuple[int, int] | None:
-        """Return offset and size of the last record that a queue refers to; None if there is none."""
+        """Return the offset and size of the last record that a queue refers to; None if there is none."""
         last = max(self._queues, key=lambda queue: queue.last_physical_end, default=None)
         unit = last.unit(last.max_offset - 1) if last is not None else None
         if unit is None or unit[1] == BLANK_SIZE:
@@ -136,7 +137,7 @@ class LogCopy:
         return unit[0], unit[1]
 
     def last_stored_ms(self) -> int:
-        """Return when the last record that a queue refers to was stored, waiting for the disk; 0: none."""
+        """Return the store time of the last record in a queue, waiting for the disk; 0 if there is none."""
         last = self.last_record()
         return self._log.store_timestamp_ms(last[0]) if last is not None else 0
 
@@ -161,7 +162,7 @@ class LogCopy:
         self._log.write(data)
 
     def _dispatch_all(self) -> None:
-        """Give records their units; OSError leaves the rest for the next call."""
+        """Add the units of stored records; after an OSError the next call continues."""
         heads, ends = list[RecordHead](), dict[ConsumeQueue, int]()
         try:
             while self._undispatched:
@@ -190,12 +191,12 @@ class LogCopy:
         was_empty = known is None or not known.max_offset
         queue = self._queues.add_unit(head, place, unit)
         if queue is not None and (was_empty or not place.number):
-            queue.min_offset = place.number  # What was before is not here, or its topic was deleted.
+            queue.min_offset = place.number  # Earlier messages were not copied, or their topic was deleted.
         return queue
 
 
 class Stretch(NamedTuple):
-    """Whole records of one file, back to back: their heads, and those whose body is damaged."""
+    """Contiguous whole records of one file: size, heads, and the offsets of damaged bodies' records."""
 
     size: int
     heads: list[RecordHead]
@@ -203,9 +204,9 @@ class Stretch(NamedTuple):
 
 
 def whole_records(data: bytes, start: int, offset: int, file_end: int) -> Stretch:
-    """Return the records that are complete from `start` on, which lie at `offset` of the log.
+    """Return the complete records from `start`, which lies at `offset` of the log.
 
-    Ends behind the blank that fills a file. Raises RemoteProtocolError for what cannot be there.
+    Stops after the blank that fills a file. Raises RemoteProtocolError for an impossible record or blank.
     """
     position, heads, damaged = start, list[RecordHead](), set[int]()
     while len(data) - position >= BLANK_BYTES:
@@ -252,7 +253,7 @@ def cut_log(
     points: RecoveryPointWriter,
     end: int,
 ) -> None:
-    """Cut log and queues at a record's start; waits for the disk, and raises OSError if that refuses."""
+    """Cut the log and the queues at a record's start, and wait for the disk; raises OSError if it refuses."""
     assert log_.min_offset <= end <= log_.end, (log_.min_offset, end, log_.end)
     size, path = keep_aside(filesystem, root, log_.segments, end, is_torn=True)
     log.warning("the end of the commit log was cut off", offset=end, size=size, kept=str(path))

@@ -1,1 +1,1 @@
-"""The commit log: records, their files, and what may be added to them or cut off."""
+"""The commit log: records, their files, appending and cutting."""

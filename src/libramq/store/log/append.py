@@ -1,9 +1,9 @@
-"""The append: messages passed to the store, one by one or in runs, and the outcome of each (AppendStatus);
-what a message keeps when it is stored again, and that one with a damaged body is not.
+"""The append: messages passed to the store, singly or in runs, and the outcome of each (AppendStatus); the
+copy of a stored message for another queue, which excludes messages with damaged bodies.
 
-A run has messages of one batch send, for one queue, stored together or not at all. What they share is kept
-once, and what differs in columns, which are packed together (`packing`): a value and a result for each
-message took most of a batch's time in the broker.
+A run holds the messages of one batch send to one queue, which are stored together or not at all. Fields that
+they share are kept once, the others in columns, which are packed together (`packing`): separate objects for
+each message and result took most of a batch's time in the broker.
 
 Upstream: store/MessageExtBrokerInner.java, PutMessageResult.java, PutMessageStatus.java.
 """
@@ -33,7 +33,7 @@ from libramq.message.tags import tag_code
 
 log = get_logger(__name__)
 
-#: What a record has because of the queues that it is in.
+#: Properties that a record has because of its queues.
 _OF_ITS_QUEUE: Final = frozenset({INNER_MULTI_QUEUE_OFFSET, INNER_BASE})
 
 
@@ -51,8 +51,8 @@ class AppendStatus(Enum):
     UNKNOWN_ERROR = auto()
 
 
-#: The replies for messages that are stored, but not as safe as they should be
-#: (SendMessageProcessor.handlePutMessageResult).
+#: The replies for messages that are stored with less redundancy than required
+#: #: (SendMessageProcessor.handlePutMessageResult).
 NOT_SAFE: Final = {
     Missing.ANSWER: (ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk did not confirm it"),
     Missing.DISK: (ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk has failed"),
@@ -68,11 +68,11 @@ NOT_ENOUGH_REPLICAS: Final = "in-sync replicas not enough"
 class StoreMessage(msgspec.Struct, gc=False):
     """A message to be stored.
 
-    born_host: address and port in their 8 or 20 bytes (message.ids.encode_host). body: as stored, so
-    compressed if the system flag says so. properties_text: encoded already (message.properties). count: of
-    the messages that it stands for (message.inner_batch); more than one for queues of batches alone.
-    tag_code: message.tags.tag_code of the tags, or the value that the topic's dispatcher derives. A Struct,
-    because one is made for every incoming message.
+    born_host: address and port as 8 or 20 bytes (message.ids.encode_host). body: as stored, compressed if the
+    system flag says so. properties_text: already encoded (message.properties). count: the number of messages
+    in an inner batch (message.inner_batch); more than 1 only for batch queues. tag_code:
+    message.tags.tag_code of the tags, or the value that the topic's dispatcher derives. It is a Struct
+    because one is created for every incoming message.
     """
 
     topic: str
@@ -98,12 +98,12 @@ def stored_again(
     expendable: Collection[str] = (),
     reconsume_times: int | None = None,
 ) -> StoreMessage:
-    """Return a copy of a stored message for another queue; its body is as stored, compressed perhaps.
+    """Return a copy of a stored message for another queue; its body is as stored, so it may be compressed.
 
-    expendable: properties that are left out where all of them would be too long: better without them than
-    lost. reconsume_times: None: the message's own.
+    expendable: properties that are dropped if all of them would be too long, rather than lose the message.
+    reconsume_times: None keeps the message's own.
     """
-    # The copy gets numbers of its own, or none (store.queues.light_queues).
+    # The copy gets new light queue offsets, or none (store.queues.light_queues).
     properties = {k: v for k, v in properties.items() if k not in _OF_ITS_QUEUE}
     text = encode_properties(properties)
     if len(text) > PROPERTIES_BYTES_MAX:
@@ -123,10 +123,10 @@ def stored_again(
 
 
 def undamaged(pieces: Sequence[bytes | memoryview]) -> list[MessageExt]:
-    """Decode records that are to be stored again, or acted upon; those with a damaged body are left out.
+    """Decode records that are to be stored again or acted upon, leaving out records with a damaged body.
 
-    A copy of one would have a checksum of its own, and nobody would ever find out. Bodies stay as they are
-    stored. Pulls send records as they are, and leave it to consumers to compare the checksum.
+    A copy of a damaged record would get a valid checksum and hide the damage. Bodies stay as stored. Pulls,
+    in contrast, send records unchanged, and consumers verify the checksum.
     """
     data, messages, position = b"".join(pieces), [], 0
     while position < len(data):
@@ -160,17 +160,17 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def end(self) -> int:
-        """Return the physical offset after it."""
+        """Return the physical offset after the message."""
         return self.physical_offset + self.size
 
     @property
     def offset_id(self) -> str:
-        """Return its offset message id."""
+        """Return the offset message id."""
         return encode_offset_id(self.store_host, self.physical_offset)
 
     @property
     def offset_ids(self) -> str:
-        """Return the offset message ids of all messages that it stands for, with commas between them."""
+        """Return the offset message ids of all its messages, separated by commas."""
         return encode_offset_id(self.store_host, self.physical_offset)
 
     def __repr__(self) -> str:
@@ -185,9 +185,9 @@ IN_SYNC_REPLICAS_NOT_ENOUGH: Final = AppendResult(AppendStatus.IN_SYNC_REPLICAS_
 
 @final
 class MessageRun(NamedTuple):
-    """Messages in their order, a column for each field that may differ.
+    """Messages in order, with a column for each field that may differ.
 
-    suffix: what the properties of all of them end with. What they share is as in StoreMessage.
+    suffix: the end of the properties of every message. The shared fields are as in StoreMessage.
     """
 
     topic: str
@@ -205,13 +205,13 @@ class MessageRun(NamedTuple):
 
 
 class RunResult(AppendResult, frozen=True, gc=False):
-    """The positions of a stored run; `end` is that of its last message, the other fields the first one's."""
+    """The positions of a stored run; `end` is the last message's, all other fields are the first's."""
 
     positions: list[int] = msgspec.field(default_factory=list)
 
     @property
     def offset_ids(self) -> str:
-        """Return the offset message ids of all, as in the answer to their send."""
+        """Return the offset message ids of all messages, as in the send response."""
         return encode_offset_ids(self.store_host, self.positions)
 
 
@@ -234,7 +234,7 @@ def run_of_one(message: StoreMessage) -> MessageRun:
 
 
 def halves_of(message: StoreMessage | MessageRun) -> Sequence[MessageRun]:
-    """Return a run as two with half of its messages each; none for a single message."""
+    """Return the two halves of a run; empty for a single message."""
     if isinstance(message, StoreMessage) or len(message.bodies) < 2:
         return ()
     middle = len(message.bodies) // 2
@@ -252,7 +252,7 @@ def part_of(run: MessageRun, part: slice) -> MessageRun:
 
 
 def joined(results: Sequence[AppendResult]) -> AppendResult:
-    """Return the result of a run that was stored in parts: the first refusal, if there is one."""
+    """Return the result of a run that was stored in parts; the first refusal, if any."""
     refused = next((each for each in results if not isinstance(each, RunResult)), None)
     if refused is not None:
         return refused

@@ -1,16 +1,16 @@
-"""The commit log: every record, one after the other: when a new file begins, what is kept in memory (tail),
-where zeroes are written ahead, and up to where it is written and flushed.
+"""The commit log: all records in one sequence; decides when a new file begins, and tracks how far the log is
+written and flushed, the newest part in memory (tail), and the zeroes written ahead.
 
-Records do not cross files. If the next ones do not fit, a blank fills the rest of the file; at least its
-eight bytes are always left. The newest part is also in memory (tail).
+Records do not cross files. If the next records do not fit, a blank fills the rest of the file; room for its
+eight bytes is always left.
 
-    `end`      where the next record goes: everything before it is written
+    `end`      the offset of the next record; everything before it is written
     `flushed`  everything before it is on the disk
 
 Under SYNC_FLUSH zeroes are written ahead of small records, a stretch at a time. A file of the log is a hole
-at first, and a flush of data in a hole writes the data's place as well, in most file systems by way of a
-journal that others wait for, too: 32 KiB took 0.24 ms (mean 0.55) in a hole, 0.10 ms (0.17) over zeroes. Both
-read as zeroes, so recovery sees no difference.
+at first, and a flush of data in a hole also writes the block allocation, in most file systems through a
+journal that other writers wait for: 32 KiB took 0.24 ms (mean 0.55) in a hole, 0.10 ms (0.17) over zeroes.
+Both read as zeroes, so recovery sees no difference.
 
 Upstream: store/CommitLog.java.
 """
@@ -30,10 +30,10 @@ from libramq.store.open_files import OpenFiles
 
 log = get_logger(__name__)
 
-#: Ours: data from this size on pays for its own place; zeroes would double what the disk must write.
+#: Ours: data of this size or more is worth its own allocation; zeroes would double the bytes written.
 ZEROED_FOR_BYTES_MAX: Final = 64 << 10
-#: Ours: zeroes that are written at once. The page cache keeps in one piece what was written so, and to flush
-#: some bytes of a MiB took 5 µs more, as all of it was looked through.
+#: Ours: zeroes are written in chunks of this size. The page cache keeps each write as one folio and scans all
+#: of it to flush a few bytes, which took 5 µs more with 1 MiB.
 ZEROES_BYTES: Final = 64 << 10
 
 
@@ -47,11 +47,12 @@ class CommitLog:
         is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._zeroed_bytes = filesystem.zeroed_bytes if is_sync else 0
         self._zeroed_end = 0
-        self._zeroed_at = 0  # Where the log ended when zeroes were written last.
+        self._zeroed_at = 0  # The log's end when zeroes were last written.
         self.tail = Tail(config.tail_bytes)
         self.end = 0
         self.flushed = 0
-        #: Whether what is written next is flushed next: the disk begins with it while the send is processed.
+        #: Whether each write is flushed at once, so that writeback starts while the send is still being
+        #: processed.
         self.is_flushed_next = False
         self.unreadable = UnreadableRecords()
 
@@ -62,7 +63,7 @@ class CommitLog:
 
     @property
     def unflushed_bytes(self) -> int:
-        """Return how much the next flush writes: records, and zeroes behind them."""
+        """Return the number of bytes that the next flush writes: records and the zeroes after them."""
         zeroed = self._zeroed_end - self._zeroed_at if self._zeroed_at > self.flushed else 0
         return self.end - self.flushed + max(0, zeroed)
 
@@ -83,11 +84,11 @@ class CommitLog:
             segments.create(segments.end)
 
     def write(self, data: bytes) -> None:
-        """Append records that fit in this file: all of them, or (if the disk fails) none."""
+        """Append records that fit in this file; if the disk fails, none of them is appended."""
         try:
             self.segments.write(self.end, data, begins=self.is_flushed_next)
         except OSError:
-            # Partly written records must not be found behind shorter ones later.
+            # Partly written records must not reappear after shorter ones later.
             self._cut_files(self.end)
             raise
         self.tail.append(self.end, data)
@@ -101,27 +102,27 @@ class CommitLog:
         self.end = self.flushed = offset
 
     def recovered(self, end: int) -> None:
-        """Set the end after recovery; nothing behind it is kept."""
+        """Set the end after recovery, and cut off everything after it."""
         self._cut_files(end)
         self.tail.restart(end)
         self.end = end
 
     @property
     def holds_several(self) -> bool:
-        """Return whether more files are kept open than the one being written."""
+        """Return whether files other than the one being written are kept open."""
         return self._files.held_count > 1
 
     def hold_unflushed(self) -> list[int]:
-        """Keep the unflushed files open, and the one being written; return their descriptors.
+        """Keep the unflushed files and the one being written open; return their descriptors.
 
-        A thread may flush them: none is closed before `flushed` is beyond it and this is called again.
+        A thread may flush them: each stays open until `flushed` has passed it and this is called again.
         """
         segments = self.segments
         if not segments.starts:
             return []
         last_start = segments.starts[-1]
         last = segments.path(last_start)
-        if self.flushed > last_start:  # Nearly always, and then these ten microseconds are a send's.
+        if self.flushed > last_start:  # The common case; saves 10 µs a send.
             only = self._files.held_only(last)
             if only is not None:
                 return [only]
@@ -137,7 +138,7 @@ class CommitLog:
         return data if len(data) == size else None
 
     def read_nowait(self, offset: int, size: int) -> bytes | FileRange | None:
-        """Return the bytes; if they are not in memory, the range that a thread must warm first."""
+        """Return the bytes or, if they are not in memory, the range that a thread must warm first."""
         data = self.tail.read(offset, size)
         if data is not None or not self._holds(offset, size):
             return data
@@ -147,7 +148,8 @@ class CommitLog:
     def read_runs(self, runs: Ranges, *, may_wait: bool) -> bytes | bytearray | tuple[FileRange, ...] | None:
         """Return runs of records of one file, joined, or None if not all exist (any more).
 
-        If they are not in memory and the caller may not wait: the ranges that a thread must warm first.
+        If they are not in memory and the caller may not wait, return the ranges that a thread must warm
+        first.
         """
         for start, size in runs:
             if not self._holds(start, size):
@@ -166,7 +168,7 @@ class CommitLog:
         return joined_ranges(self.segments.read(start, size), start, runs)
 
     def record(self, offset: int) -> bytes | None:
-        """Return the bytes of a possible record at a given offset; at most a record's size."""
+        """Return the bytes of a possible record at an offset, never more than the largest record."""
         if not self._holds(offset, BLANK_BYTES):
             return None
         size = int.from_bytes(self.segments.read(offset, 4))
@@ -180,7 +182,7 @@ class CommitLog:
         return stored_ms_of(head) if head is not None else 0
 
     def may_hold(self, offset: int, size: int) -> bool:
-        """Return whether a record of this size can be here; a damaged unit may contain any value."""
+        """Return whether a record of this size fits at this offset; a damaged unit may contain any value."""
         return RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX and self._holds(offset, size)
 
     def _holds(self, offset: int, size: int) -> bool:
@@ -197,7 +199,7 @@ class CommitLog:
         self._zeroed_end = 0
 
     def _write_zeroes(self) -> None:
-        """Fill the stretch that the end has reached; records are written all the same if the disk refuses."""
+        """Fill the stretch that the end has reached; if the disk refuses, records are still written."""
         self._zeroed_end = min(
             self.end - self.end % self._zeroed_bytes + self._zeroed_bytes, self.segments.end
         )
@@ -211,15 +213,15 @@ class CommitLog:
 class Tail:
     """The tail: the newest `capacity` bytes of the log, in memory.
 
-    A ring: the byte at physical offset p lies at p modulo the capacity. Consumers that keep up read from here
-    without a system call. It holds one contiguous range that ends where the log ends. The kernel provides its
-    memory on the first write: a broker that stores little uses little.
+    The tail is a ring buffer: the byte at physical offset p lies at p modulo the capacity. It holds one
+    contiguous range up to the log's end. Consumers that keep up read from it without a system call. The
+    kernel allocates its memory on first write, so a broker that stores little uses little.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._ring = mmap.mmap(-1, capacity)
-        #: The offsets of the oldest byte held, and after the newest.
+        #: The physical offsets of the oldest byte held, and after the newest.
         self.start = self.end = 0
 
     def restart(self, offset: int) -> None:
@@ -257,9 +259,9 @@ class Tail:
         return self._ring[at:] + self._ring[: size - room]
 
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> tuple[bytes, ...] | None:
-        """Return ranges by offset and size, the oldest first; None if not all of them are held.
+        """Return ranges given by offset and size, the oldest first; None if not all of them are held.
 
-        Copying them one by one is faster than copying what lies between them as well.
+        Copying them one by one is faster than copying the gaps between them as well.
         """
         ring, capacity, oldest, newest = self._ring, self._capacity, self.start, self.end
         pieces = []
@@ -273,7 +275,7 @@ class Tail:
         return tuple(pieces)
 
 
-#: Ours: on a disk that lost more than this, further reports add nothing.
+#: Ours: after this many lost records, further reports add nothing.
 REMEMBERED_MAX: Final = 10_000
 
 

@@ -1,10 +1,10 @@
-"""The segments: a run of bytes in files of equal size: how they are named, created, removed (the newest
-first) and read, without waiting for the disk.
+"""The segments: a contiguous sequence of bytes in files of equal size; names, creates, removes (the newest
+first) and reads them, without waiting for the disk.
 
     00000000000000000000   00000000000000001000   00000000000000002000        (file size 1000)
 
-A file is named by the offset of its first byte and has its full size from the beginning, as a hole. The files
-are contiguous; old ones are removed from the front. The commit log is one run, each consume queue another.
+A file is named after the offset of its first byte and has its full size from the start, as a hole. Old files
+are removed from the front. The commit log is one such sequence, as is each consume queue.
 
 Upstream: store/MappedFileQueue.java. There is no mapping here: see docs/design/store.md.
 """
@@ -19,7 +19,7 @@ from libramq.filesystem import FileSystem, Ranges, opened, safe_child
 from libramq.store.open_files import OpenFiles
 
 NAME_DIGITS: Final = 20
-#: Ours: missing files that are made again as holes; where more are missing, a name is not to be believed.
+#: Ours: at most this many missing files are recreated as holes; a larger gap means that a file name is wrong.
 FILLED_FILES_MAX: Final = 1_000
 
 
@@ -35,7 +35,7 @@ class Preparation(Protocol):
     """Work that a thread does before a read is repeated."""
 
     def prepare(self) -> None:
-        """Do it; may be called in a thread."""
+        """Do the work; may be called in a thread."""
 
 
 #: What a read waits for: a range of a file that is not in memory, or work.
@@ -55,7 +55,7 @@ class ColdRead(Exception):
 
 
 class Segments:
-    """Files of one size that make one run of bytes."""
+    """Files of one size that form one sequence of bytes."""
 
     def __init__(self, filesystem: FileSystem, files: OpenFiles, directory: Path, file_size: int) -> None:
         self.directory = directory
@@ -66,7 +66,7 @@ class Segments:
         self._paths: dict[int, Path] = {}
         self._has_new_names = False
         self._resized: dict[Path, None] = {}
-        #: Whether a file had too few bytes when they were loaded.
+        #: Whether a file was too short when the files were loaded.
         self.was_short = False
 
     @property
@@ -82,11 +82,11 @@ class Segments:
     def load(
         self, *, clean: bool, is_gone: Callable[[int], bool] = lambda _: False, unit_bytes: int = 0
     ) -> None:
-        """Find the files; StoreCorrupt where they cannot be one run.
+        """Find the files; raises StoreCorrupt if they cannot be contiguous.
 
-        is_gone: whether nobody needs what lies before the end of a file. Then the next one may be missing: it
-        was removed, and a crash came before those in front of it were.
-        unit_bytes: the size of units that can be built again, so that a hole takes the place of what is lost.
+        is_gone: whether the data before an offset, a file's end, is no longer needed. Then the next file may
+        be missing: a crash may come after its removal and before that of older files. unit_bytes: the size of
+        rebuildable units; if set, holes take the place of lost files and bytes.
         """
         starts: list[int] = []
         found = self._filesystem.listdir(self.directory)
@@ -98,7 +98,7 @@ class Segments:
             if size == 0 and name == names[-1]:  # The process was killed between creating and sizing it.
                 self._filesystem.unlink(path)
                 continue
-            if size < self.file_size and (unit_bytes or not clean):  # It was killed while the size was set.
+            if size < self.file_size and (unit_bytes or not clean):  # Killed while the size was set.
                 self._give_size(path, kept=size - size % unit_bytes if unit_bytes else size)
                 self.was_short = True
             elif size != self.file_size:
@@ -115,11 +115,11 @@ class Segments:
                 raise StoreCorrupt(f"{path} does not follow the file before it; one is missing")
             starts.append(start)
         self.starts = starts
-        # A killed process may have created files without having synced their names; `_fill` makes some.
+        # A killed process may have created files without syncing their names; `_fill` creates files as well.
         self._has_new_names = bool(starts) and (not clean or bool(unit_bytes and len(starts) > len(names)))
 
     def _fill(self, starts: list[int], until: int) -> bool:
-        """Make the files again, as holes, between the last of these and the next; False if that cannot be."""
+        """Recreate missing files before `until` as holes; return False if the gap is not a plausible one."""
         missing = range(starts[-1] + self.file_size, until, self.file_size)
         if until % self.file_size or len(missing) > FILLED_FILES_MAX:
             return False
@@ -129,7 +129,7 @@ class Segments:
         return True
 
     def begin_at(self, start: int) -> None:
-        """Add files before the first, the last of them first, until one begins there."""
+        """Add files before the first, from back to front, until one begins at `start`."""
         while self.starts[0] > start:
             before = self.starts[0] - self.file_size
             self._give_size(self.path(before))
@@ -141,9 +141,9 @@ class Segments:
         self._remove(self.starts.pop(0))
 
     def write_whole(self, offset: int, data: bytes, unit_bytes: int) -> None:
-        """Write to files that were lost and wait for the disk; the first unit of each is written last.
+        """Write to recreated files and wait for the disk; the first unit of each file is written last.
 
-        So a file whose writing did not come to its end begins with a hole, and is lost still.
+        An incompletely written file thus begins with a hole and still counts as lost.
         """
         while data:
             start = self.start_of(offset)
@@ -168,19 +168,19 @@ class Segments:
         return [self.path(each) for each in self.starts[first : bisect_left(self.starts, end)]]
 
     def take_new_directories(self) -> list[Path]:
-        """Return the directories with new names since the last call; they need an fsync of their own."""
+        """Return the directories with names created since the last call, which need an fsync."""
         if not self._has_new_names:
             return []
         self._has_new_names = False
         return [self.directory, self.directory.parent, self.directory.parent.parent]
 
     def put_back(self, resized: Iterable[Path]) -> None:
-        """Have directories and resized files taken again: what was taken could not be flushed."""
+        """Return directories and resized files to the pending ones, because their flush failed."""
         self._has_new_names = bool(self.starts)
         self._resized.update(dict.fromkeys(resized))
 
     def start_of(self, offset: int) -> int:
-        """Return where the file with this byte begins."""
+        """Return the start of the file that holds this byte."""
         return offset - offset % self.file_size
 
     def has(self, offset: int) -> bool:
@@ -204,7 +204,7 @@ class Segments:
             self.create(self.end)
 
     def write(self, offset: int, data: bytes, *, begins: bool = False) -> None:
-        """Write within one file. begins: whether the disk begins at once (`FileSystem.begin_writing`)."""
+        """Write within one file. begins: whether to start writeback at once (`FileSystem.begin_writing`)."""
         start = offset - offset % self.file_size
         assert offset + len(data) <= start + self.file_size
         file = self._files.get(self.path(start))
@@ -213,7 +213,7 @@ class Segments:
             self._filesystem.begin_writing(file, len(data), offset - start)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read within one file, waiting for the disk if necessary; raises ColdRead if nobody may wait."""
+        """Read within one file, waiting for the disk if necessary; raises ColdRead if it may not wait."""
         if not self._files.may_wait:
             data = self.read_nowait(offset, size)
             if isinstance(data, FileRange):
@@ -223,7 +223,7 @@ class Segments:
         return self._filesystem.pread(self._files.get(self.path(start)), size, offset - start)
 
     def read_nowait(self, offset: int, size: int) -> bytes | FileRange:
-        """Read within one file from memory; return the range that a thread must warm first if it is not."""
+        """Read within one file from memory, or return the range that a thread must warm first."""
         start = self.start_of(offset)
         data = self._filesystem.pread_nowait(self._files.get(self.path(start)), size, offset - start)
         return self.file_range(offset, size) if data is None else data
@@ -240,7 +240,7 @@ class Segments:
         return FileRange(self.path(start), offset - start, size)
 
     def zero_after(self, end: int) -> None:
-        """Turn everything from `end` on into a hole, and remove the files behind it."""
+        """Turn everything after `end` into a hole, and remove later files."""
         while self.starts and self.starts[-1] > end:
             self._remove(self.starts.pop())
         if self.starts and end < self.end:
@@ -253,14 +253,14 @@ class Segments:
     def take_resized(self) -> list[Path]:
         """Return the files that `zero_after` shortened since the last call.
 
-        A power cut may leave them short until they are flushed, and after a clean stop no file may be.
+        A power cut may leave them short until they are flushed, and after a clean stop no file may be short.
         """
         paths = [path for path in self._resized if int(path.name) in self.starts]
         self._resized.clear()
         return paths
 
     def drop_before(self, offset: int) -> list[Path]:
-        """Forget the files wholly before `offset`, never the last; return them, so that they are removed."""
+        """Forget the files entirely before `offset`, but never the last; return them for removal."""
         dropped = []
         while len(self.starts) > 1 and self.starts[0] + self.file_size <= offset:
             start = self.starts.pop(0)
@@ -271,14 +271,14 @@ class Segments:
         return dropped
 
     def remove_all(self) -> None:
-        """Remove every file, the newest first: a kill in between leaves one run. Then the directory."""
+        """Remove every file, the newest first so that a kill leaves them contiguous; then the directory."""
         while self.starts:
             self._remove(self.starts.pop())
         self.forget_all()
         self._filesystem.remove_tree(self.directory)
 
     def forget_all(self) -> None:
-        """Forget every file: others remove them."""
+        """Forget every file; the caller removes them."""
         while self.starts:
             self._files.forget(self.path(self.starts.pop()))
         self._paths.clear()
