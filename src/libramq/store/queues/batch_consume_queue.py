@@ -1,14 +1,14 @@
-"""The batch consume queue of a topic with queue.type=BatchCQ, whose units stand for several messages each:
+"""The batch consume queue of a topic with queue.type=BatchCQ, in which a unit stands for several messages:
 its format and its numbers.
 
     physical offset (8) | record size (4) | tag code (8) | store time (8) | number of its first message (8)
-    number of messages (2) | compacted offset (4), never used | reserved (4)      = 46 bytes, one a record
+    number of messages (2) | compacted offset (4), unused | reserved (4)      = 46 bytes, one per record
 
-Readers see what any consume queue has, a unit of 20 bytes for each message: those of one batch lead to the
-same record. Only files, recovery and whole-batch readers see the difference. The number of each unit's first
-message is kept in memory, 8 bytes a unit, so a message's unit is found without reading any.
+Readers see the same as in any consume queue, a unit of 20 bytes for each message: the units of one batch
+point to the same record. Only files, recovery and whole-batch readers see the difference. The number of each
+unit's first message is kept in memory, 8 bytes a unit, so finding a message's unit takes no read.
 
-Numbers that no unit has (a unit was lost) are blank units to readers; nothing in the files stands for them.
+Numbers whose unit was lost appear to readers as blank units; the files have nothing in their place.
 
 Upstream: store/queue/BatchConsumeQueue.java; its files are in batchconsumequeue/<topic>/<queue id>.
 """
@@ -31,14 +31,14 @@ _TAIL: Final = struct.Struct(">qqhii")
 #: BatchConsumeQueue.INVALID_POS.
 _NOT_COMPACTED: Final = -1
 _BASE_AT: Final = 28
-#: A Java long. A file whose unit has a greater number was edited: the unit is none.
+#: A Java long. A unit with a greater number is not valid.
 _NUMBER_MAX: Final = 2**63 - 1
-#: Ours: units that are read at once, by callers that do not say.
+#: Ours: the default number of units that are read at once.
 UNITS_MAX: Final = 65_536
 
 
 class BatchUnit(NamedTuple):
-    """A record: its place and size, and the numbers [base, end) of its messages."""
+    """A record's position and size, and the numbers [base, end) of its messages."""
 
     physical_offset: int
     size: int
@@ -59,7 +59,7 @@ class BatchUnit(NamedTuple):
 
 
 def batch_tail(stored_ms: int | WallMs, base: int, count: int) -> bytes:
-    """Return what a unit has behind the 20 bytes of a plain one; struct.error for a number out of range."""
+    """Return the part of a unit after the 20 bytes of a plain one; raises struct.error if out of range."""
     return _TAIL.pack(stored_ms, base, count, _NOT_COMPACTED, 0)
 
 
@@ -68,16 +68,17 @@ class BatchConsumeQueue(ConsumeQueue):
 
     is_batch: ClassVar[bool] = True
     unit_bytes: ClassVar[int] = BATCH_UNIT_BYTES
-    #: Ours: Kafka's smallest record. A number that recovery finds is believed if as many messages may have
-    #: been lost before it.
+    #: Ours: Kafka's smallest record. Recovery accepts a number if the missing messages before it fit in the
+    #: log.
     message_bytes_min: ClassVar[int] = 7
 
     __slots__ = ("_bases", "_first")
 
     def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
         super().__init__(topic, queue_id, segments)
-        #: The place of the first unit, and the number of the first message of each.
+        #: The place of the first unit.
         self._first = 0
+        #: The number of each unit's first message.
         self._bases = array("q")
 
     @property
@@ -92,7 +93,7 @@ class BatchConsumeQueue(ConsumeQueue):
         return super().append(units, max_offset, physical_end)
 
     def _leave_gap(self, end: int) -> None:
-        """Write nothing: what is missing stays a gap."""
+        """Write nothing: missing numbers stay a gap."""
 
     def number_at(self, place: int) -> int:
         """Return the number of the first message of the unit at a place; waits for the disk."""
@@ -105,7 +106,7 @@ class BatchConsumeQueue(ConsumeQueue):
     def batches(
         self, offset: int, count: int, units_max: int = UNITS_MAX, *, may_wait: bool
     ) -> list[BatchUnit] | FileRange:
-        """Return the units of [offset, offset + count) that one file has, or the range to warm first."""
+        """Return the units of [offset, offset + count) within one file, or the range to warm first."""
         first = self.place_of(offset)
         end = min(self.place_after(offset + count), first + units_max)
         found = self.units_at(first, end, may_wait=may_wait)
@@ -114,7 +115,7 @@ class BatchConsumeQueue(ConsumeQueue):
         return [BatchUnit(*each[:6]) for each in BATCH_UNIT.iter_unpack(found)]
 
     def units(self, offset: int, count: int, *, may_wait: bool) -> bytes | FileRange:
-        """Return units as a plain queue has them, one for each message."""
+        """Return units as in a plain queue, one for each message."""
         found = self.batches(offset, count, may_wait=may_wait)
         return found if isinstance(found, FileRange) else self._spread(found, offset, count)
 
@@ -128,12 +129,12 @@ class BatchConsumeQueue(ConsumeQueue):
         return end_of_unit(*found[:2]), BLANK_SIZE, 0
 
     def refers_to(self, head: RecordHead) -> bool:
-        """Return whether the record with this head is one of the queue's; waits for the disk."""
+        """Return whether the record with this head belongs to the queue; waits for the disk."""
         found = self._batch_of(head.queue_offset)
         return found is not None and found.is_of(head)
 
     def _batch_of(self, offset: int) -> BatchUnit | None:
-        """Return the unit of a message, or the last one before it; None if no message has the number."""
+        """Return the unit of a message or, in a gap, the last unit before it; None if out of range."""
         if not self.first_offset <= offset < self.max_offset:
             return None
         found = self.batches(offset, 1, may_wait=True)
@@ -141,25 +142,25 @@ class BatchConsumeQueue(ConsumeQueue):
         return found[0]
 
     def place_after(self, offset: int) -> int:
-        """Return the place behind the units of the messages before a number."""
+        """Return the place after the units of all messages before a number."""
         return self._first + bisect_left(self._bases, offset)
 
     def _cut_at(self, place: int) -> int:
         del self._bases[place - self._first :]
         last = self._last()
-        return last.end if last is not None else 0  # As the files say at the next start.
+        return last.end if last is not None else 0  # The same as the next start finds in the files.
 
     def place_of(self, offset: int) -> int:
         """Return the place of a message's unit."""
         return self._first + max(0, bisect_right(self._bases, offset) - 1)
 
     def offset_at(self, place: int) -> int:
-        """Return the first message of the unit at a place; the end of the queue if there is none."""
+        """Return the number of the first message of the unit at a place; the queue's end if there is none."""
         index = place - self._first
         return self._bases[index] if index < len(self._bases) else self.max_offset
 
     def drop_files(self) -> list[Path]:
-        """Forget the files wholly before `min_offset`, never the last; return them, to be removed."""
+        """Forget the files entirely before `min_offset`, but never the last; return them for removal."""
         dropped = super().drop_files()
         gone = self.segments.min_offset // BATCH_UNIT_BYTES - self._first
         if dropped and gone > 0:
@@ -186,7 +187,7 @@ class BatchConsumeQueue(ConsumeQueue):
         return BatchUnit(*BATCH_UNIT.unpack(data)[:6]) if data else None
 
     def _spread(self, found: list[BatchUnit], offset: int, count: int) -> bytes:
-        """Return a unit for each of the messages, blank ones where no batch has them."""
+        """Return a unit for each message, and blank units for missing messages."""
         end = min(offset + count, self.max_offset)
         parts: list[bytes] = []
         before = 0

@@ -1,22 +1,23 @@
-"""The consume queue: where in the commit log each message of a queue is, as units of 20 bytes; the tag code
-or delivery time in one; how it is loaded, cut, and searched by time.
+"""The consume queue: the position in the commit log of each message of a queue, as units of 20 bytes with the
+tag code or delivery time; loads, cuts and searches them.
 
-    physical offset (8) | record size (4) | tag code (8)          = 20 bytes, one unit a message
+    physical offset (8) | record size (4) | tag code (8)          = 20 bytes, one unit per message
 
-Unit n is message n. New units wait in memory until `write_out`; after a crash, unwritten ones are found again
-in the commit log. A queue that does not begin with number 0 has blank units before.
+Unit n belongs to message n. New units wait in memory until `write_out`; after a crash, unwritten units are
+rebuilt from the commit log. If a queue does not begin with number 0, blank units precede its first.
 
     `max_offset`   the next number          `visible_max`  the end of the readable messages
     `min_offset`   the first message that is still in the commit log
 
-The unit of a record is known from the record alone, so queues can be rebuilt from the commit log. Its tag
-code is the hash of the tag; for delayed messages it is the delivery time.
+A unit follows from its record alone, so queues can be rebuilt from the commit log. The tag code is the hash
+of the tag; for delayed messages it is the delivery time.
 
-The search by time returns the last message stored at the time or earlier (UPPER), or the first stored then or
-later (LOWER; the end of the queue if all are older). Store times rise along a queue, so it is binary; after a
-clock was set back they do not, and the answer is one of the places where they cross the time. An unreadable
-message counts as the next readable one; without one, and below the log's beginning, as older. If upstream
-returns 0 for "all are newer" so do we, unless the queue begins later.
+The search by time returns the last message stored at the time or earlier (UPPER), or the first stored at the
+time or later (LOWER; the end of the queue if all are older). It is a binary search, because store times rise
+along a queue. After a clock was set back they do not, and the result is one of the places where they cross
+the time. An unreadable message takes the time of the next readable one; if there is none, or the message lies
+below the log's beginning, it counts as older. If all messages are newer, the result is 0 as upstream, unless
+the queue begins later.
 
 Upstream: store/ConsumeQueue.java, CQ_STORE_UNIT_SIZE, getOffsetInQueueByTime; common/BoundaryType.java;
 CommitLog.checkMessageAndReturnSize.
@@ -45,23 +46,23 @@ _DELAY = DELAY.encode()
 _TAGS = TAGS.encode()
 UNIT: Final = struct.Struct(">qiq")
 BLANK_SIZE: Final = 0x7FFF_FFFF
-PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units: then they are written at once.
+PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units; more are written at once.
 _LOAD_FILES = 3  # ConsumeQueue.recover looks at the last three.
-#: Ours: units are flushed when two pages of them are dirty, at the latest a second later; small files may
-#: have those in more than three.
+#: Ours: units are flushed at most a second after two pages of them are dirty; if files are small, the
+#: unflushed units may span more than three.
 _LOAD_UNITS_MIN: Final = 50_000
 _LOAD_UNITS = 3_200
-#: Ours: the units of a page. Most of ten thousand queues end in the first page of their last file.
+#: Ours: the units in a page. Of ten thousand queues, most end in the first page of their last file.
 _SEARCHED_UNITS: Final = PAGE_BYTES // UNIT_BYTES
-#: Ours: how many unreadable messages in a row a search skips.
+#: Ours: a search skips at most this many consecutive unreadable messages.
 PROBES_MAX: Final = 64
 
 
 def may_lack_end(end_bytes: int, file_size: int, *, was_short: bool, is_empty_batch: bool = False) -> bool:
-    """Return whether a queue's end may be lost: its units fill a file, there are none, or a file was cut.
+    """Return whether a queue's end may be lost: its units fill a file, it has none, or a file was cut.
 
-    is_empty_batch: it is of batches, and has no unit. Apache's broker leaves empty directories behind when it
-    deletes a topic.
+    is_empty_batch: a batch queue without units, which has lost nothing: Apache's broker leaves empty
+    directories when it deletes a topic.
     """
     return not is_empty_batch and (was_short or not end_bytes or not end_bytes % file_size)
 
@@ -69,13 +70,13 @@ def may_lack_end(end_bytes: int, file_size: int, *, was_short: bool, is_empty_ba
 class ConsumeQueue:
     """The units of one queue, by queue offset.
 
-    A unit has a place in the files, counted from 0 on; here that is its queue offset.
+    A unit's place is its index in the files, counted from 0; in this class it equals the queue offset.
     """
 
     #: Whether a unit may stand for several messages (`batch_consume_queue`).
     is_batch: ClassVar[bool] = False
     unit_bytes: ClassVar[int] = UNIT_BYTES
-    #: How much of the log a message takes at least.
+    #: The minimum size of a message in the log.
     message_bytes_min: ClassVar[int] = RECORD_BYTES_MIN
 
     __slots__ = (
@@ -87,19 +88,19 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.segments = segments
-        #: Where the tag codes are that units lack; None if every unit has its own.
+        #: Holds the tag codes that units lack; None if every unit has its own.
         self.extension: QueueExtension | None = None
         self.max_offset = 0
         self.visible_max = 0
         self.min_offset = 0
         self.last_physical_end = 0
         self.synced = 0
-        #: Places between others that have no units, as their files were lost: (first, end) of each.
+        #: Ranges [first, end) of places that have no units because their files were lost.
         self.holes: list[tuple[int, int]] = []
         self._pending = bytearray()
         #: The place after the last unit in the files.
         self.written = 0
-        #: Where message 0 lies, once somebody has asked: that may take a read of the disk.
+        #: The physical offset of message 0, cached because finding it may read the disk.
         self._first_physical: int | None = None
 
     @property
@@ -109,17 +110,17 @@ class ConsumeQueue:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Return how many bytes are written and not yet flushed."""
+        """Return the number of bytes written but not yet flushed."""
         return (self.written - self.synced) * self.unit_bytes
 
     @property
     def pending_bytes(self) -> int:
-        """Return how many bytes are not yet written."""
+        """Return the number of bytes not yet written."""
         return len(self._pending)
 
     @property
     def may_lack_end(self) -> bool:
-        """Return whether its end may be lost."""
+        """Return whether the queue's end may be lost."""
         return may_lack_end(
             self.written * self.unit_bytes,
             self.segments.file_size,
@@ -129,20 +130,20 @@ class ConsumeQueue:
 
     @property
     def needs_file(self) -> bool:
-        """Return whether `write_out` has to make a file."""
+        """Return whether `write_out` must create a file."""
         return self.written * self.unit_bytes + len(self._pending) > self.segments.end
 
     def append(self, units: bytes, max_offset: int, physical_end: int) -> int:
-        """Append units; `max_offset` is the number after them. Return how many bytes are not yet written."""
+        """Append units; `max_offset` is the number after them. Return the number of bytes not yet written."""
         self._pending += units
         self.max_offset = max_offset
         self.last_physical_end = physical_end
         return len(self._pending)
 
     def rebuild(self, head: RecordHead, queue_offset: int, unit: bytes) -> bool:
-        """Store the unit of a record found by recovery, after a gap if its number leaves one.
+        """Store the unit of a record found by recovery, after blank units if its number leaves a gap.
 
-        Return False, changing nothing, for an impossible number: no checksum covers it.
+        Returns False and changes nothing if the number is impossible; no checksum covers it.
         """
         count, end = message_count(head), head.physical_offset + head.size
         missing_max = (head.physical_offset - self.last_physical_end) // self.message_bytes_min
@@ -151,20 +152,20 @@ class ConsumeQueue:
         if queue_offset < self.max_offset:
             if queue_offset:
                 return False
-            self.truncate(0)  # The topic was deleted and created again: the later record is right.
+            self.truncate(0)  # The topic was deleted and recreated: the later record is right.
         self._leave_gap(queue_offset)
         self.append(
             self.with_tail(unit, queue_offset, count, head.store_timestamp_ms), queue_offset + count, end
         )
         if len(self._pending) >= PENDING_BYTES_MAX:
-            with contextlib.suppress(OSError):  # On a full disk they wait in memory, where they can be read.
+            with contextlib.suppress(OSError):  # On a full disk units stay in memory, still readable.
                 self.write_out()
         return True
 
     def _leave_gap(self, end: int) -> None:
         """Write blanks for the numbers up to an end.
 
-        Within a queue they hold the position before them, so that positions rise along it, to be searched.
+        Within a queue they hold the preceding position, so that positions rise and can be searched.
         """
         if not self.max_offset and end:
             position = self.segments.start_of(end * UNIT_BYTES)
@@ -193,9 +194,9 @@ class ConsumeQueue:
         self._pending.clear()
 
     def units_at(self, first: int, end: int, *, may_wait: bool) -> bytes | FileRange:
-        """Return the units at the places [first, end), as far as one file has them, and those not written.
+        """Return the units at the places [first, end) from one file, and unwritten ones.
 
-        If the caller may not wait: the range that a thread must warm first.
+        If the caller may not wait, returns the range that a thread must warm first.
         """
         assert first >= 0
         size, written, data = self.unit_bytes, self.written, b""
@@ -213,13 +214,13 @@ class ConsumeQueue:
         return data
 
     def units(self, offset: int, count: int, *, may_wait: bool) -> bytes | FileRange:
-        """Return up to `count` units of 20 bytes from a number on, or the range to warm first."""
+        """Return up to `count` units of 20 bytes from a number, or the range to warm first."""
         return self.units_at(offset, offset + count, may_wait=may_wait)
 
     def read_units(self, offset: int, count: int, *, may_wait: bool, with_codes: bool) -> bytes | FileRange:
         """Return units, or the range that a thread must warm first.
 
-        with_codes: with the tag codes that are in the extension.
+        with_codes: look up tag codes that are in the extension.
         """
         units = self.units(offset, count, may_wait=may_wait)
         if not with_codes or self.extension is None or isinstance(units, FileRange):
@@ -236,9 +237,10 @@ class ConsumeQueue:
         return physical_offset, size, code
 
     def load(self, *, clean: bool, physical_min: int = 0) -> None:
-        """Find the units in the files: everything up to the first that is none.
+        """Load the units in the files up to the first invalid one.
 
-        physical_min: where the log begins; files whose messages all lie before may have gone in any order.
+        physical_min: the start of the log; files with only earlier messages may have been removed in any
+        order.
         """
 
         def is_gone(position: int) -> bool:
@@ -250,10 +252,10 @@ class ConsumeQueue:
             return
         lost = self._find_holes(self.segments.starts[-1] if clean else self._unsure_from())
         end = self._end_after_clean_stop() if clean else self._end_after_kill()
-        if lost and end * self.unit_bytes == self.segments.min_offset:  # No entry is left.
+        if lost and end * self.unit_bytes == self.segments.min_offset:  # No unit is left.
             self.segments.remove_all()
             return
-        while self.holes and self.holes[-1][1] >= end:  # They have no entry behind them.
+        while self.holes and self.holes[-1][1] >= end:  # No unit follows these holes.
             lost, end = True, min(end, self.holes.pop()[0])
         self.written = end
         self.synced = end if clean else min(end, self.segments.min_offset // self.unit_bytes)
@@ -263,7 +265,7 @@ class ConsumeQueue:
         self._read_last()
 
     def _find_holes(self, until: int) -> bool:
-        """Find the files before a position that were lost or are empty. Return whether the first went so."""
+        """Find lost or empty files before a position; return whether leading ones were removed."""
         goes = False
         count = self.segments.file_size // self.unit_bytes
         for start in [each for each in self.segments.starts if each < until]:
@@ -280,7 +282,7 @@ class ConsumeQueue:
         return goes
 
     def unit_at(self, place: int) -> tuple[Any, ...]:
-        """Return what the files have at a place; waits for the disk."""
+        """Return the unit at a place in the files, valid or not; waits for the disk."""
         return next(self._units_in(self.segments.read(place * self.unit_bytes, self.unit_bytes)))
 
     def number_at(self, place: int) -> int:
@@ -288,13 +290,13 @@ class ConsumeQueue:
         return place
 
     def with_tail(self, unit: bytes, number: int, count: int, stored_ms: int) -> bytes:
-        """Return a unit of 20 bytes as it is in the files."""
+        """Return a unit of 20 bytes in the format of the files."""
         return unit
 
     def restore(self, low: int, end: int, units: bytes, *, before: int) -> None:
-        """Give lost places [low, end) their units, the last of them; blank ones come before these.
+        """Write units to the end of the lost places [low, end), and blank units before them.
 
-        low: nothing is before 0. before: what blank units hold, a place of the log.
+        low: 0 if no unit precedes the lost ones. before: the physical offset that blank units hold.
         """
         size = self.unit_bytes
         first = end - len(units) // size
@@ -309,17 +311,17 @@ class ConsumeQueue:
         self.segments.write_whole(low * size, blanks + units, size)
 
     def restored(self) -> None:
-        """Read again what depends on the units: lost ones are there."""
+        """Refresh the state that depends on the units, after lost ones were restored."""
         self.holes.clear()
         self.max_offset = self.visible_max = self._loaded(self.written)
         self._first_physical = None
 
     def _loaded(self, end: int) -> int:
-        """Return the number after the last message, in files whose units end at a place."""
+        """Return the number after the last message, given the place where the files' units end."""
         return end
 
     def truncate(self, max_offset: int) -> None:
-        """Keep the units before a number; one that stands for several messages is kept as a whole."""
+        """Keep the units before a number; a unit that stands for several messages is kept whole."""
         if max_offset >= self.max_offset:
             return
         place, size = self.place_after(max_offset), self.unit_bytes
@@ -336,11 +338,11 @@ class ConsumeQueue:
         self._read_last()
 
     def place_after(self, offset: int) -> int:
-        """Return the place behind the units of the messages before a number."""
+        """Return the place after the units of all messages before a number."""
         return offset
 
     def _cut_at(self, place: int) -> int:
-        """Return the number after the last message, now that the units end at a place."""
+        """Return the number after the last message, after a cut at a place."""
         return place
 
     def truncate_physical(self, physical_end: int) -> None:
@@ -349,11 +351,11 @@ class ConsumeQueue:
             self.truncate(self.first_at_or_after(physical_end))
 
     def correct_min_offset(self, physical_min: int, low: int = 0) -> None:
-        """Find the first message that is still in the commit log; none before `low` is."""
+        """Set `min_offset` to the first message that is still in the commit log, searching from `low`."""
         self.min_offset = self.first_at_or_after(max(physical_min, 0), blank_is_older=True, low=low)
 
     def is_young(self, physical_offset: int) -> bool:
-        """Return whether the queue is empty, or its first message is not older than that offset."""
+        """Return whether the queue is empty, or its first message lies at or after a physical offset."""
         if not self.visible_max:
             return True
         if self.min_offset:
@@ -366,7 +368,7 @@ class ConsumeQueue:
         return self._first_physical >= physical_offset
 
     def unsynced_paths(self) -> list[Path]:
-        """Return the files with units that are written and not yet flushed."""
+        """Return the files with written but unflushed units."""
         return self.segments.paths_between(self.synced * self.unit_bytes, self.written * self.unit_bytes)
 
     def place_of(self, offset: int) -> int:
@@ -374,26 +376,26 @@ class ConsumeQueue:
         return offset
 
     def offset_at(self, place: int) -> int:
-        """Return the first message of the unit at a place; the end of the queue if there is none."""
+        """Return the number of the first message of the unit at a place; the queue's end if there is none."""
         return place
 
     def drop_files(self) -> list[Path]:
-        """Forget the files wholly before `min_offset`, never the last; return them, to be removed."""
+        """Forget the files entirely before `min_offset`, but never the last; return them for removal."""
         dropped = self.segments.drop_before(self.place_of(self.min_offset) * self.unit_bytes)
         if self.extension is not None and self.min_offset < self.written:
             first = self.units(self.min_offset, 1, may_wait=False)
-            if not isinstance(first, FileRange):  # Otherwise with the next cleaning.
+            if not isinstance(first, FileRange):  # Otherwise the next cleaning does it.
                 dropped += self.extension.drop_before(first)
         return dropped
 
     def forget_files(self) -> None:
-        """Close the files: others remove them."""
+        """Close the files; the caller removes them."""
         self.segments.forget_all()
         if self.extension is not None:
             self.extension.segments.forget_all()
 
     def _end_after_clean_stop(self) -> int:
-        """Find the end by a search, since nothing has holes after a clean stop; mostly one read finds it."""
+        """Search for the end; after a clean stop there are no holes. Usually takes one read."""
         size = self.unit_bytes
         low, high = self.segments.starts[-1] // size, self.segments.end // size
         data = self.segments.read(low * size, min(_SEARCHED_UNITS, high - low) * size)
@@ -404,7 +406,7 @@ class ConsumeQueue:
         return bisect_left(range(high), True, low + count, key=lambda at: not self._is_unit(self.unit_at(at)))
 
     def _unsure_from(self) -> int:
-        """Return where the files begin of which a power cut may have lost pages."""
+        """Return the start of the files that may have lost pages in a power cut."""
         unsynced_from = self.segments.end - _LOAD_UNITS_MIN * self.unit_bytes
         return min(
             self.segments.starts[-_LOAD_FILES:][0],
@@ -412,7 +414,7 @@ class ConsumeQueue:
         )
 
     def _end_after_kill(self) -> int:
-        """Find the end after a power cut, when pages may be missing anywhere in the last files."""
+        """Find the end after a power cut, which may have lost pages anywhere in the last files."""
         position = self._unsure_from()
         while position < self.segments.end:
             file_end = self.segments.start_of(position) + self.segments.file_size
@@ -434,7 +436,7 @@ class ConsumeQueue:
         self.last_physical_end = 0 if last is None else end_of_unit(*last[:2])
 
     def first_at_or_after(self, physical_offset: int, *, blank_is_older: bool = False, low: int = 0) -> int:
-        """Return the first number, from `low` on, whose record lies at or after an offset."""
+        """Return the first number, not below `low`, whose record lies at or after an offset."""
 
         def is_there(number: int) -> bool:
             found = self.unit(number)
@@ -446,7 +448,7 @@ class ConsumeQueue:
 
 
 def end_of_unit(physical_offset: int, size: int) -> int:
-    """Return where the record of a unit ends in the log; a blank unit has none."""
+    """Return the end of a unit's record in the log; a blank unit has no record."""
     return physical_offset + (0 if size == BLANK_SIZE else size)
 
 
@@ -465,12 +467,12 @@ def unit_tag_code(head: RecordHead) -> int:
 
 
 def is_unit_tag_code(code: int, head: RecordHead) -> bool:
-    """Return whether a tag code may be that of a record's unit: the broker's delays are not known here."""
+    """Return whether a unit of this record may have this tag code; the broker's delays are not known here."""
     return code >= head.store_timestamp_ms if _delay_level(head) else code == unit_tag_code(head)
 
 
 def _delay_level(head: RecordHead) -> int:
-    """Return the level of a delayed message; 0 for any other."""
+    """Return the delay level of a delayed message; 0 for any other."""
     if head.topic != SCHEDULE_TOPIC:
         return 0
     level = find_property(head.properties, _DELAY)
@@ -485,7 +487,7 @@ class Boundary(StrEnum):
 
 
 def search_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
-    """Return the offset in a queue for a time."""
+    """Return the queue offset for a store time."""
     low, high = queue.min_offset, queue.visible_max
     first = low
     while low < high:

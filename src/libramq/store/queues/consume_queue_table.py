@@ -1,8 +1,7 @@
-"""The consume queue table: every queue of the store, how it is found, made and deleted, and how many light
-ones there may be.
+"""The consume queue table: finds, creates and deletes the queues of a store, and limits the light queues.
 
     consumequeue/<topic>/<queue id>/<20 digits>
-    batchconsumequeue/<topic>/<queue id>/<20 digits>      of topics with queue.type=BatchCQ
+    batchconsumequeue/<topic>/<queue id>/<20 digits>      topics with queue.type=BatchCQ
 
 Upstream: store/queue/ConsumeQueueStore.java.
 """
@@ -32,24 +31,24 @@ log = get_logger(__name__)
 
 QueueKey = tuple[str, int]
 
-#: Ours: how many light queues there may be beyond the limit that sends are checked against: of messages that
-#: were accepted in one turn, or wait for their time.
+#: Ours: this many light queues may exist beyond the limit that sends are checked against, for messages
+#: accepted in the same turn or waiting for delivery.
 LIGHT_BEYOND_MAX: Final = 1_000
 
 
 class ConsumeQueueTable:
-    """The queues, and which of them have something to write or to flush."""
+    """The queues, and which of them have unwritten or unflushed units."""
 
     def __init__(self, filesystem: FileSystem, files: OpenFiles, config: StoreConfig) -> None:
         self._filesystem = filesystem
         self._files = files
         self._root = config.root
-        #: Where queues are, and the size of their files, by whether they are of batches.
+        #: The directory and file size of queues; the key is whether they are batch queues.
         self._places = {
             False: (config.consume_queue_directory, config.mapped_file_size_consume_queue),
             True: (config.batch_queue_directory, config.mapped_file_size_batch_consume_queue),
         }
-        #: Topics whose new queues are of batches.
+        #: Topics whose new queues are batch queues.
         self.batch_topics: set[str] = set()
         #: Whether messages go to the light queues that they name (store.queues.light_queues).
         self.has_light = config.light_queues_max > 0
@@ -60,8 +59,8 @@ class ConsumeQueueTable:
         # Dicts, not sets: the order of writes is the same in every run of a simulation.
         self.pending: dict[ConsumeQueue, None] = {}
         self.unsynced: dict[ConsumeQueue, None] = {}
-        #: Queues of which a thread removes files, by directory. A queue that was made again in one of these
-        #: may not write: its first file would have the name of one that is removed.
+        #: Queues whose files a thread is removing, by directory. A queue recreated in one of these
+        #: directories must not write, because its first file would have the name of a file being removed.
         self.being_cleaned: dict[Path, ConsumeQueue] = {}
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -75,7 +74,7 @@ class ConsumeQueueTable:
         return self._queues.get((topic, queue_id))
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue, created if missing; InvalidName if no directory can have the topic's name."""
+        """Return the queue, created if missing; raises InvalidName if no directory can have the name."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if queue_id < 0:
@@ -90,9 +89,10 @@ class ConsumeQueueTable:
         return queue
 
     def add_unit(self, head: RecordHead, place: QueuePlace, unit: bytes) -> ConsumeQueue | None:
-        """Give a record found in the log its unit in a queue, created if missing; return the queue.
+        """Add the unit of a record found in the log to its queue, created if missing; return the queue.
 
-        None if that queue or number is impossible. The first record of a topic says what queues it has.
+        Returns None if the queue or the number is impossible. The first record of a topic decides whether its
+        queues are batch queues.
         """
         topic, queue_id, number = place
         queue = self._queues.get((topic, queue_id))
@@ -111,16 +111,16 @@ class ConsumeQueueTable:
         return queue
 
     def require_room_for_light(self, name: str) -> None:
-        """Raise InvalidName if there are far too many light queues for one more: a batch may name many."""
+        """Raise InvalidName if another light queue would far exceed the limit: a batch may name many."""
         has_room = self.light_count < self._light_max + LIGHT_BEYOND_MAX
         if not has_room and self.get(name, LIGHT_QUEUE_ID) is None:
             raise InvalidName(f"{self.light_count} light queues exist")
 
     def places(self, head: RecordHead, *, is_damaged: bool = False) -> list[QueuePlace]:
-        """Return the queues that have a record's unit, its own first, here as at the broker that stored it.
+        """Return a record's places in queues, its own queue first, as at the broker that stored it.
 
-        Light queues that exist go on without the option, so that none of their numbers is used twice. Those
-        that a damaged record names are not believed.
+        Existing light queues continue even without the option, so that no number is used twice. Light queues
+        named by a damaged record are ignored.
         """
         if not is_queued(head.sys_flag):
             return []
@@ -138,12 +138,12 @@ class ConsumeQueueTable:
         return {topic for topic, _ in self._queues}
 
     def load(self, *, clean: bool, physical_min: int) -> None:
-        """Find the queues on the disk. physical_min: where the log begins."""
+        """Load the queues on the disk. physical_min: the start of the log."""
         for is_batch, (directory, _) in self._places.items():
             for topic in self._filesystem.listdir(directory):
                 ids = self._queue_ids(safe_child(directory, topic))
                 if is_batch:
-                    # Apache's broker leaves empty directories behind when it deletes a topic.
+                    # Apache's broker leaves empty directories when it deletes a topic.
                     if not any(self._filesystem.listdir(directory / topic / str(each)) for each in ids):
                         continue
                     before = max([queue.last_physical_end for queue in self.of_topic(topic)], default=-1)
@@ -159,10 +159,10 @@ class ConsumeQueueTable:
             self._forget(queue)
 
     def _settle(self, topic: str, before: int, *, clean: bool, physical_min: int) -> None:
-        """Keep the newer queues of a topic that has both kinds; the others are removed.
+        """Keep the newer queues of a topic that has both kinds, and remove the others.
 
-        It was deleted and made again as another, and a power cut undid the deletion, or Apache's broker left
-        empty directories. before: where the plain ones end.
+        The topic was deleted and recreated as the other kind, and a power cut undid the deletion or Apache's
+        broker left empty directories. before: the physical end of the plain queues.
         """
         is_batch = max(queue.last_physical_end for queue in self.of_topic(topic)) >= before
         self.removal.put(safe_child(self._places[not is_batch][0], topic))
@@ -184,11 +184,11 @@ class ConsumeQueueTable:
         return [int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name]
 
     def count_units(self) -> int:
-        """Return how many units all queues have, which a recovery point stores."""
+        """Return the unit count of all queues, as stored in a recovery point."""
         return sum(queue.max_offset for queue in self._queues.values())
 
     def write_out_queue(self, queue: ConsumeQueue) -> None:
-        """Write what waits in one queue."""
+        """Write out the pending units of one queue."""
         directory = queue.segments.directory
         if self.being_cleaned.get(directory, queue) is not queue:
             raise OSError(errno.EBUSY, "files of a deleted queue are being removed", str(directory))
@@ -197,14 +197,14 @@ class ConsumeQueueTable:
         self.unsynced[queue] = None
 
     def delete_topic(self, topic: str) -> None:
-        """Remove the queues of a topic; their files are put into the removal. OSError if the disk refuses."""
+        """Remove the queues of a topic; `removal` deletes their files. Raises OSError if the disk refuses."""
         for directory in (*(each for each, _ in self._places.values()), self._root / EXTENSIONS):
             self.removal.put(safe_child(directory, topic))
         self.batch_topics.discard(topic)
         self._forget_topic(topic)
 
     def delete(self, queue: ConsumeQueue) -> None:
-        """Remove one queue; its files are put into the removal. OSError if the disk refuses."""
+        """Remove one queue; `removal` deletes its files. Raises OSError if the disk refuses."""
         self.removal.put(queue.segments.directory)
         self._forget(queue)
 
@@ -216,7 +216,7 @@ class ConsumeQueueTable:
         self.light_count -= is_light(queue.topic)
 
     def delete_all(self) -> None:
-        """Remove every queue: there is no commit log for them."""
+        """Remove every queue, because there is no commit log."""
         for topic in self.topics():
             self.delete_topic(topic)
 
@@ -225,15 +225,15 @@ REMOVED_DIRECTORY: Final = "libra.removed"
 
 
 class Removal:
-    """The directories of deleted topics, put out of the way at once and removed by a thread.
+    """The directories of deleted topics, renamed at once and removed later by a thread.
 
         consumequeue/T ─► libra.removed/0 ─► gone
 
-    A rename takes microseconds, whatever the directory has, and a topic of the same name can be made at once.
-    A kill amid the removal leaves nothing in the topic's place, where an opening would build again what a
-    queue lacks. Before files are removed the rename is on the disk. What is left is removed by the next
-    opening. Where a power cut undoes the rename, the whole topic is back, and `Deletions` knows that it was
-    deleted. Apache's brokers do not look into the directory.
+    A rename takes microseconds, whatever the directory holds, and a topic of the same name can be created at
+    once. A kill during the removal leaves no half-deleted queue, whose missing files an opening would
+    rebuild. The rename is flushed before files are removed. The next opening removes any leftovers. If a
+    power cut undoes the rename, the whole topic reappears, and `Deletions` knows that it was deleted.
+    Apache's brokers ignore the directory.
     """
 
     def __init__(self, filesystem: FileSystem, root: Path) -> None:
@@ -241,11 +241,11 @@ class Removal:
         self._root = root / REMOVED_DIRECTORY
         self._number = 0
         self._parents: dict[Path, None] = {}
-        #: What was put here since work was taken.
+        #: Directories put here since the last `take_work`.
         self.left: list[Path] = []
 
     def put(self, directory: Path) -> None:
-        """Put a directory out of the way; a missing one is ignored. OSError if the disk refuses."""
+        """Rename a directory for removal; a missing one is ignored. Raises OSError if the disk refuses."""
         if not self._filesystem.exists(directory):
             return
         self._filesystem.makedirs(self._root)
@@ -262,14 +262,14 @@ class Removal:
         self.left.append(removed)
 
     def take_work(self) -> Callable[[], None]:
-        """Return work for a thread: the removal of what was put here since the last call."""
+        """Return work for a thread: the removal of all directories put here since the last call."""
         work = partial(_remove, self._filesystem, tuple(self._parents), tuple(self.left))
         self._parents.clear()
         self.left.clear()
         return work
 
     def remove_left(self) -> None:
-        """Remove what an earlier process has left, waiting for the disk."""
+        """Remove an earlier process's leftovers, waiting for the disk."""
         if self._filesystem.exists(self._root):
             _remove(self._filesystem, (self._root.parent,), (self._root,))
 

@@ -1,11 +1,12 @@
-"""Light queues (LMQ): further queues that a message is in, as its INNER_MULTI_DISPATCH names them; how
-many, and the number in each.
+"""Light queues (LMQ): additional queues that contain a message, named by its INNER_MULTI_DISPATCH; their
+limit, and the message's number in each.
 
     INNER_MULTI_DISPATCH      %LMQ%a,%LMQ%b     named by the producer
     INNER_MULTI_QUEUE_OFFSET  17,4              its number in each, added by the broker
 
-A light queue is queue 0 of a topic that nobody creates. The record lies in the log once, under its own topic;
-each light queue gets a unit that points to it. The numbers in the record let any broker build them again.
+A light queue is queue 0 of a topic that is never created. The log holds the record once, under its own topic;
+each light queue gets a unit that points to it. The numbers in the record let any broker rebuild the light
+queues.
 
 Upstream: store/LmqDispatch.java, store/queue/MultiDispatchUtils.java, MixAll.topicAllowsLMQ.
 """
@@ -27,10 +28,10 @@ from libramq.message.record import RecordHead
 
 #: MixAll.LMQ_QUEUE_ID.
 LIGHT_QUEUE_ID: Final = 0
-#: Ours: the properties of a message end at 32 KiB, which would be thousands of units for one record.
+#: Ours: 32 KiB of properties have room for thousands of names, each of which costs a unit.
 NAMES_MAX: Final = 256
 SEPARATOR: Final = ","  # MixAll.LMQ_DISPATCH_SEPARATOR
-#: What a message has in its properties if it names light queues.
+#: The properties of a message that names light queues contain this.
 MARK: Final = INNER_MULTI_DISPATCH.encode()
 _NUMBERS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 _DIGITS_MAX: Final = 18
@@ -45,10 +46,9 @@ class QueuePlace(NamedTuple):
 
 
 def names_of(dispatch: str) -> list[str]:
-    """Return the light queues that a producer names; InvalidName if that is not what it names.
+    """Return the light queues that a producer names; raises InvalidName for other names.
 
-    Other names than those of light queues are refused: Apache's broker gives them no number, and its dispatch
-    stumbles over that.
+    Apache's broker would accept other names but assign them no number, which breaks its dispatch.
     """
     listed = dispatch.split(SEPARATOR)
     for name in listed:
@@ -60,18 +60,19 @@ def names_of(dispatch: str) -> list[str]:
 
 
 def takes_part(topic: str) -> bool:
-    """Return whether messages that are stored under a topic go to light queues.
+    """Return whether messages stored under a topic go to light queues.
 
-    Half messages and dead letters do not: their light queues have them already, or will get them when they
-    are committed. Apache's broker puts both in once more. Nor do messages that were sent to a light queue.
+    Half messages get into light queues when they are committed, and dead letters are already in theirs;
+    Apache's broker adds both once more. Messages sent to a light queue do not go to others.
     """
     return _may_have(topic) and topic != TRANS_HALF_TOPIC and not topic.startswith((DLQ_PREFIX, LIGHT_PREFIX))
 
 
 def numbered(properties: bytes, next_number: Callable[[str], int]) -> tuple[bytes, tuple[str, ...]]:
-    """Return a message's properties with its number in each light queue that they name, and these queues.
+    """Return a message's properties with its number in each light queue they name, and those names.
 
-    Properties that name anything else are returned without numbers: the message is in its topic only.
+    If the properties name anything else, they are returned without numbers, and the message is in its topic
+    only.
     """
     properties = without_numbers(properties)
     dispatch = find_property(properties, MARK)
@@ -79,7 +80,7 @@ def numbered(properties: bytes, next_number: Callable[[str], int]) -> tuple[byte
         return properties, ()
     try:
         listed = names_of(dispatch.decode())
-    except (InvalidName, UnicodeDecodeError):  # Accepted before there were light queues here.
+    except (InvalidName, UnicodeDecodeError):  # Accepted before this broker had light queues.
         return properties, ()
     numbers = SEPARATOR.join([str(next_number(name)) for name in listed])
     end = b"" if properties.endswith(b"\x02") else b"\x02"
@@ -87,7 +88,7 @@ def numbered(properties: bytes, next_number: Callable[[str], int]) -> tuple[byte
 
 
 def without_numbers(properties: bytes) -> bytes:
-    """Return properties without numbers that another record had."""
+    """Remove another record's light queue numbers from properties."""
     if _NUMBERS not in properties:
         return properties
     pairs = [each for each in properties.split(b"\x02") if each and not each.startswith(_NUMBERS + b"\x01")]

@@ -1,15 +1,15 @@
-"""The extension of a consume queue (enableConsumeQueueExt): how tag codes are found that Apache's broker put
-there.
+"""The extension of a consume queue (enableConsumeQueueExt), in which Apache's broker may store tag codes.
 
     unit size (2) | tag code (8) | store time (8) | size of the bit map (2) | bit map        20 bytes or more
 
-Apache's broker writes it with enableConsumeQueueExt. In place of its tag code a unit of the queue then
-has the extension unit's place plus Long.MIN_VALUE, which is less than any code. Units are of different
-sizes, and none crosses files: a size of -1 ends one early. The bit map says which groups' SQL filters
-may match. It spares Apache's broker the evaluation; here filters are evaluated.
+Instead of a tag code, a unit of the queue then holds the position of its extension unit plus Long.MIN_VALUE,
+which is less than any code. Extension units differ in size, and none crosses files: a size of -1 ends a file
+early. The bit map tells which groups' SQL filters may match, which saves Apache's broker the evaluation;
+LibraMQ evaluates filters.
 
-It is read and never written: our units have their codes. Upstream calls it "weakly reliable", so a place
-without a sound unit is no damage; its message matches every tag, and the client compares the tags.
+LibraMQ reads extensions but never writes them, because its units contain their codes. Upstream calls the
+extension "weakly reliable", so a position without a valid unit is no damage; the message matches every tag,
+and the client compares the tags.
 
 Upstream: store/ConsumeQueueExt.java; its files are in consumequeue_ext/<topic>/<queue id>.
 """
@@ -23,15 +23,15 @@ from libramq.store.config import UNIT_BYTES
 from libramq.store.log.segments import NAME_DIGITS, FileRange, Segments
 from libramq.store.open_files import OpenFiles
 
-#: Where Apache's broker keeps the extensions of a store.
+#: The directory of the extensions in a store of Apache's broker.
 EXTENSIONS: Final = "consumequeue_ext"
-#: Lower ones are no tag codes but places in an extension.
+#: Lower values are positions in an extension, not tag codes.
 TAG_CODE_MIN: Final = -(1 << 31)  # ConsumeQueueExt.MAX_ADDR is one less.
 _PLACE_0: Final = -(1 << 63)
 _HEAD: Final = struct.Struct(">hqqh")
 _CODE_AT: Final = UNIT_BYTES - 8
 _CODE: Final = struct.Struct(">q")
-#: Ours: read at once; the extension units of 800 messages, as many as a read with a filter looks at.
+#: Ours: bytes read at once: the extension units of 800 messages, as many as a filtered read examines.
 _BLOCK_BYTES: Final = 24 * 1024
 
 
@@ -54,7 +54,7 @@ def decode_unit(data: bytes, start: int = 0) -> ExtensionUnit | None:
 
 
 def place_of(code: int) -> int | None:
-    """Return the place in the extension that a unit has instead of a tag code; None if it has a code."""
+    """Return the position in the extension that a unit has in place of a tag code; None if it has a code."""
     return code - _PLACE_0 if code < TAG_CODE_MIN else None
 
 
@@ -66,7 +66,7 @@ class QueueExtension:
 
     @classmethod
     def find(cls, filesystem: FileSystem, files: OpenFiles, directory: Path) -> Self | None:
-        """Return the extension in a directory; None if it has no files, or some of different sizes."""
+        """Return the extension in a directory; None if it has no files or their sizes differ."""
         found = filesystem.listdir(directory)
         names = [name for name in found if len(name) == NAME_DIGITS and name.isdecimal()]
         sizes = {filesystem.size(directory / name) for name in names}
@@ -78,9 +78,9 @@ class QueueExtension:
         return cls(segments)
 
     def with_codes(self, units: bytes, *, may_wait: bool) -> bytes | FileRange:
-        """Return a queue's units with codes instead of places, or the range that a thread must warm first.
+        """Return a queue's units with codes in place of positions, or the range to warm first.
 
-        A place without a unit stays.
+        A position without a valid extension unit is left as it is.
         """
         coded: bytearray | None = None
         block, start = b"", 0
@@ -100,7 +100,7 @@ class QueueExtension:
         return units if coded is None else bytes(coded)
 
     def drop_before(self, unit: bytes) -> list[Path]:
-        """Forget the files wholly before the place in a queue's first unit, never the last; return them."""
+        """Forget the files before the position in a queue's first unit, but never the last; return them."""
         place = place_of(_CODE.unpack_from(unit, _CODE_AT)[0])
         return [] if place is None else self.segments.drop_before(place)
 
