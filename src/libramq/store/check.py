@@ -1,11 +1,11 @@
-"""The check of a store without its broker (`libra store check`): what counts as damage of the log and of
-queues, and what the next start would repair.
+"""The offline check of a store (`libra store check`): damage to the log and the queues, and what the next
+start would repair.
 
-    the log      frames, checksums and places of all records; damage below what was known to be on the disk
-    the queues   units that are missing, that point elsewhere, or nowhere
-    recovery     where the next opening begins, and how much it repairs
+    the log      frames, checksums and positions of all records; damage in the range known to be flushed
+    the queues   units that are missing, point to the wrong place, or point to no record
+    recovery     where the next start begins, and how much it repairs
 
-Nothing is changed. The log is read once, in order.
+The check changes nothing. It reads the log once, in order.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,9 +42,9 @@ Seen = Callable[[RecordHead | Damage], None]
 class QueueFindings:
     """The units of all queues against the records of the log.
 
-    missing_count: records without a unit, except those behind the recovery point; if files were lost, the
-    next start builds their units. wrong_count: units that point elsewhere than to their record. stray_count:
-    units that point to no record. unreadable: queues whose files cannot be theirs, and why.
+    missing_count: records without a unit, not counting records after the recovery point; if files were lost,
+    the next start rebuilds their units. wrong_count: units that do not match their record. stray_count: units
+    that point to no record. unreadable: queues with impossible files, and the reason.
     """
 
     queue_count: int = 0
@@ -59,11 +59,11 @@ class QueueFindings:
 class StoreReport:
     """The findings of a check.
 
-    state: how the store was left. log_end: behind the last record. known_end: up to there the log was known
-    to be on the disk. lost_bytes: of files that are missing where the log began. deleted_count: records of
-    deleted topics, whose numbers may be used by others now. recovered_*: what the next opening does: where it
-    begins, how many records it reads, how many units it builds or removes, how many bytes behind the log's
-    end it cuts off.
+    state: how the store was left. log_end: the end of the last record. known_end: the log is known to be
+    flushed up to here. lost_bytes: the size of the missing files at the start of the log. deleted_count:
+    records of deleted topics, whose queue offsets may have been reused. recovered_* and cut_*: what the next
+    start does: where it begins, how many records it reads, how many units it builds or removes, and how many
+    bytes after the log's end it cuts off.
     """
 
     state: str
@@ -84,7 +84,7 @@ class StoreReport:
 
     @property
     def is_damaged(self) -> bool:
-        """Return whether anything is lost or wrong that was on the disk."""
+        """Return whether any flushed data is lost or wrong."""
         queues = self.queues
         return bool(
             self.damages
@@ -100,11 +100,12 @@ class StoreReport:
 def check_store(
     root: Path, filesystem: FileSystem, seen: Seen = lambda _: None, *, commit_log: Path | None = None
 ) -> StoreReport:
-    """Check a store directory. seen: called with every record, and with every damaged range.
+    """Check a store directory. seen: called with every record and every damaged range.
 
-    commit_log: the directory of its log, if that is not in it.
+    commit_log: the directory of the log, if it is outside the store directory.
 
-    Raises StoreLocked if a broker has it open, StoreError if it is no store, or lacks a file of its log.
+    Raises StoreLocked if a broker has the store open, StoreError if the directory is no store or lacks a file
+    of its log.
     """
     if not filesystem.is_directory(commit_log or root / "commitlog"):
         raise StoreError(
@@ -127,11 +128,11 @@ class _Check:
         abort = filesystem.read_text(root / ABORT)
         point = RecoveryPointFile(filesystem, root).load()
         self._is_closed = abort is None
-        #: Records of queues before their first units, which may be the lost ones.
+        #: By queue: records before its first unit, whose units may have been lost.
         self._fronts: dict[QueueKey, Run] = {}
-        #: Where units of queues that were lost end; 0: no queue's end was.
+        #: Records before this offset may have lost their units with their queues; 0: no queue lost its end.
         self._lost_before = 0
-        #: Whether another broker closed the store, so that nobody counted units.
+        #: Whether another broker closed the store, in which case the recovery point's unit count is void.
         self._is_closed_by_another = False
         self._point = point if abort is None or (point is not None and point.is_of(abort)) else None
         self._deletions = Deletions(filesystem, root)
@@ -150,7 +151,7 @@ class _Check:
         return self.report
 
     def _open_queues(self) -> None:
-        """Find the queues, and by their ends where the next recovery begins."""
+        """Find the queues, and derive the start of the next recovery from their ends."""
         report, point, log = self.report, self._point, self._log
         config = StoreConfig(root=self._root)
         kinds: tuple[tuple[Path, type[QueueCheck | BatchQueueCheck]], ...] = (
@@ -160,7 +161,7 @@ class _Check:
         for root, kind in kinds:
             for key, directory in queue_directories(self._filesystem, root):
                 if kind is BatchQueueCheck and not self._filesystem.listdir(directory):
-                    continue  # Apache's broker leaves empty directories behind when it deletes a topic.
+                    continue  # Apache's broker leaves empty directories when it deletes a topic.
                 try:
                     self._queues[key] = kind(self._filesystem, directory)
                 except StoreCorrupt as error:
@@ -222,7 +223,7 @@ class _Check:
         elif at >= report.recovered_from:
             report.recovered_unit_count += 1
             queues.missing_count += at < self._lost_before
-        elif queue is None:  # If queues are lost, recovery begins before it.
+        elif queue is None:  # If queues were lost, recovery begins earlier.
             report.deleted_count += 1
         elif unit is None:
             queues.missing_count += 1
@@ -232,7 +233,7 @@ class _Check:
             queues.wrong_count += 1
 
     def _take_before(self, head: RecordHead, key: QueueKey, number: int) -> None:
-        """Take a record before its queue's first unit: deleted, or lost with the queue's first files."""
+        """Note a record before its queue's first unit: deleted, or lost with the queue's first files."""
         run = self._fronts.setdefault(key, Run())
         before = run.count
         if head.physical_offset < self._deletions.end_in_queue(*key):
@@ -241,7 +242,7 @@ class _Check:
             self.report.deleted_count += before
 
     def _was_reused(self, head: RecordHead, unit: tuple[int, int, int] | None) -> bool:
-        """Return whether a record's number belongs to a later one: its topic was deleted and made again."""
+        """Return whether a later record has the same queue offset, because its topic was recreated."""
         if unit is None or unit[0] <= head.physical_offset or not self._log.has(unit[0]):
             return False
         try:
@@ -275,13 +276,14 @@ def _state(*, is_closed: bool, point: RecoveryPoint | None) -> str:
     return "not closed, and without its last broker's libra.checkpoint: the next start reads the whole log"
 
 
-#: Ours: how many units are read at once: to compare records, and to count all.
+#: Ours: this many units are read at once to compare records.
 NEIGHBOURS: Final = 128
+#: Ours: this many units are read at once to count them.
 BLOCK_UNITS: Final = 50_000
 
 
 class UnitCounts(NamedTuple):
-    """The units of a queue: all, those that point into the log outside of damage, those behind its end."""
+    """A queue's unit counts: all, those into undamaged parts of the log, those past the log's end."""
 
     all: int
     within: int
@@ -291,7 +293,7 @@ class UnitCounts(NamedTuple):
 def count_units(
     units: npt.NDArray[np.void], log_start: int, log_end: int, damages: Sequence[Damage]
 ) -> tuple[int, int]:
-    """Return how many units point into the log outside of damage, and how many behind its end."""
+    """Count the units that point into the log outside damaged ranges, and those that point past its end."""
     leads = (units["size"] > 0) & (units["size"] != BLANK_SIZE) & (units["physical"] >= log_start)
     is_beyond = leads & (units["physical"] >= log_end)
     is_lost = np.zeros(len(units), dtype=np.bool_)
@@ -301,9 +303,9 @@ def count_units(
 
 
 class QueueCheck:
-    """The units of one queue. matched_count: how many point to their records.
+    """The units of one queue. matched_count: the units that point to their records.
 
-    Raises StoreCorrupt if its files cannot be the queue's.
+    Raises StoreCorrupt if the file names do not fit the file size.
     """
 
     def __init__(self, filesystem: FileSystem, directory: Path) -> None:
@@ -322,7 +324,7 @@ class QueueCheck:
         self.may_lack_end = may_lack_end(self.next * UNIT_BYTES, files.file_size, was_short=files.is_short)
 
     def is_lost(self, number: int) -> bool:
-        """Return whether the whole file with a unit is missing or has holes, so that a start builds it."""
+        """Return whether the unit's file is missing or has holes, in which case a start rebuilds it."""
         if not self._files.starts:
             return False
         start = self._files.start_of(number * UNIT_BYTES)
@@ -330,7 +332,7 @@ class QueueCheck:
         return start < self._files.starts[-1] and not all(self.unit(at // UNIT_BYTES) for at in ends)
 
     def unit(self, number: int) -> tuple[int, int, int] | None:
-        """Return a unit: physical offset, size, tag code; None if none was written."""
+        """Return a unit: physical offset, size, tag code; None if it was never written."""
         if not self._files.min_offset // UNIT_BYTES <= number < self._files.end // UNIT_BYTES:
             return None
         start, data = self._near
@@ -359,7 +361,7 @@ class QueueCheck:
         self._files.close()
 
     def _find_next(self) -> int:
-        """Return the number after the last written unit; files have zeroes behind it."""
+        """Return the number after the last written unit; the rest of a file is zeroes."""
         files = self._files
         for start in reversed(files.starts):
             size = min(files.file_size, files.end - start)
@@ -374,7 +376,7 @@ class QueueCheck:
         position = number * UNIT_BYTES
         room = self._files.start_of(position) + self._files.file_size - position
         data = self._files.read(position, min(count * UNIT_BYTES, room))
-        self._files.close()  # There may be more queues than this process may have files.
+        self._files.close()  # There may be more queues than this process may open files.
         return data
 
     def _units(self, number: int, count: int) -> npt.NDArray[np.void]:
@@ -390,7 +392,7 @@ _BATCH_UNITS: Final = np.dtype(
 
 
 class BatchQueueCheck:
-    """The units of one queue of batches, as `QueueCheck` has those of others; all are kept in memory."""
+    """The units of one batch queue, the counterpart of `QueueCheck`; keeps all units in memory."""
 
     def __init__(self, filesystem: FileSystem, directory: Path) -> None:
         with closing(ReadOnlyFiles(filesystem, directory, may_lack=True)) as files:
@@ -409,7 +411,7 @@ class BatchQueueCheck:
             end * BATCH_UNIT_BYTES, files.file_size, was_short=files.is_short, is_empty_batch=not end
         )
         self._units = units[:end][is_unit[:end]]
-        #: Whether files before the last are missing, or have holes.
+        #: Whether files before the last are missing or have holes.
         self._has_holes = len(self._units) < end or (
             len(files.starts) > 1 and files.starts[-1] - files.starts[0] != files.file_size * (len(parts) - 1)
         )
@@ -422,7 +424,7 @@ class BatchQueueCheck:
             self.physical_end = end_of_unit(int(last["physical"]), int(last["size"]))
 
     def unit(self, number: int) -> tuple[int, int, int] | None:
-        """Return the unit that begins with a message: physical offset, size, tag code; None if none does."""
+        """Return the unit that begins at a message: physical offset, size, tag code; None if none does."""
         at = int(np.searchsorted(self._bases, number))
         if at == len(self._bases) or self._bases[at] != number:
             return None
@@ -430,7 +432,7 @@ class BatchQueueCheck:
         return int(unit["physical"]), int(unit["size"]), int(unit["code"])
 
     def is_lost(self, number: int) -> bool:
-        """Return whether units that are missing between others were lost with their files."""
+        """Return whether a missing unit within the queue's range was lost with its file."""
         return self._has_holes and self.first <= number < self.next
 
     def count_units(self, log_start: int, log_end: int, damages: Sequence[Damage]) -> UnitCounts:

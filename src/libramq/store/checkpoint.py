@@ -1,12 +1,12 @@
-"""The checkpoints: up to where a store's files are known to be on the disk, in Apache's file (`checkpoint`)
-and in ours (the recovery point).
+"""The checkpoints, which record up to where a store's files are on the disk: Apache's file (`checkpoint`) and
+LibraMQ's own (the recovery point).
 
     checkpoint          Apache's: commit log (8) | consume queues (8) | index (8)
                         master flushed offset (8) | confirm offset (8), then zeroes up to 4096
 
-Its first three are store times of messages, not clock times: after an abnormal end, recovery begins at the
-newest file that starts before all of them. Times are useless after a clock was set back, so ours has offsets,
-the **recovery point**:
+Its first three fields are store times of messages, not clock times: after an abnormal end, recovery begins at
+the newest file that starts before all three. Times mislead once a clock has been set back, so LibraMQ's file,
+the **recovery point**, has offsets:
 
     libra.checkpoint    two slots, 4096 bytes apart, written in turn
 
@@ -14,14 +14,14 @@ the **recovery point**:
     flushed (8) | dispatched (8) | units (8) | crc (4)
     begins (8) | crc of all before (4)
 
-`flushed`: the log before it was on the disk; unreadable data there is damage, not a torn end.
-`dispatched`: so were the consume queue units of everything before it. Recovery begins there.
-`units`: how many units all queues had then, -1 if unknown; fewer mean that queues were lost.
-`begins`: where the log began, -1 if unknown; a later beginning means that its first files were lost.
+`flushed`: the log up to here was on the disk; unreadable data before it is damage, not a torn end.
+`dispatched`: the consume queue units of the log up to here were on the disk as well. Recovery begins here.
+`units`: the number of units in all queues at that time, -1 if unknown; fewer mean that queues were lost.
+`begins`: the start of the log, -1 if unknown; a later start means that its first files were lost.
 
-The `abort` file of a running LibraMQ broker has the point's mark in its second line. Apache's brokers write
-their own `abort` whenever they start; so if the store was not closed and the mark is missing, another broker
-wrote last, and the point is void.
+While a LibraMQ broker runs, the second line of its `abort` file is the point's mark. Apache's brokers write
+their own `abort` at every start. So if the store was not closed and the mark is missing, another broker wrote
+last, and the point is void.
 
 Upstream: store/StoreCheckpoint.java.
 """
@@ -36,11 +36,11 @@ from libramq.filesystem import FileSystem, opened
 from libramq.store.config import PAGE_BYTES
 
 _FORMAT = struct.Struct(">qqqqq")
-_SAFETY_MS: Final = 3_000  # StoreCheckpoint.getMinTimestamp: clocks and files are not that exact.
+_SAFETY_MS: Final = 3_000  # StoreCheckpoint.getMinTimestamp: a margin for inexact clocks and file times.
 
 
 class Checkpoint(NamedTuple):
-    """The content of the file."""
+    """The content of Apache's `checkpoint`."""
 
     commit_log_timestamp_ms: WallMs = WallMs(0)
     consume_queue_timestamp_ms: WallMs = WallMs(0)
@@ -55,7 +55,7 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(filesystem: FileSystem, path: Path) -> Checkpoint:
-    """Read the file; an empty checkpoint if it is missing or cut short."""
+    """Read the file; return an empty checkpoint if it is missing or cut short."""
     if not filesystem.exists(path):
         return Checkpoint()
     with opened(filesystem, path) as file:
@@ -66,7 +66,7 @@ def read_checkpoint(filesystem: FileSystem, path: Path) -> Checkpoint:
 def write_checkpoint(
     filesystem: FileSystem, path: Path, checkpoint: Checkpoint, *, sync: bool = False
 ) -> None:
-    """Write the file. Losing it only prolongs recovery, so it is flushed only at the end."""
+    """Write the file. Losing it only prolongs recovery, so only the last write at closing is synced."""
     with opened(filesystem, path, write=True, create=True) as file:
         if filesystem.file_size(file) < PAGE_BYTES:
             filesystem.truncate(file, PAGE_BYTES)
@@ -81,12 +81,12 @@ _MAGIC: Final = b"LibraCP1"
 _MARK: Final = "LibraMQ "
 _SLOT = struct.Struct(">8sqqqqqq")
 _SLOT_BYTES: Final = _SLOT.size + 4
-#: Versions that do not know `begins` write the slot before it, and leave a crc that is wrong.
+#: Versions without `begins` write only the part before it, so the second crc no longer matches.
 _ADDED = struct.Struct(">qI")
 
 
 class RecoveryPoint(NamedTuple):
-    """The content of the file."""
+    """The content of `libra.checkpoint`, without magic, number and checksums."""
 
     generation: int = 0
     opened_ms: int = 0
@@ -97,22 +97,22 @@ class RecoveryPoint(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """Return the line of the abort file that belongs to it."""
+        """Return the line of the abort file that belongs to this point."""
         return f"{_MARK}{self.generation} {self.opened_ms}"
 
     def next_generation(self, opened_ms: int, flushed: int = 0, dispatched: int = 0) -> "RecoveryPoint":
-        """Return the point of the next opening, with only the values given here."""
+        """Return the point for the next opening; all other fields are reset."""
         return RecoveryPoint(self.generation + 1, opened_ms, flushed, dispatched)
 
     def is_of(self, abort_text: str) -> bool:
-        """Return whether the broker that did not close the store is the one that wrote this point."""
+        """Return whether the broker that left this abort file also wrote this point."""
         return abort_text.splitlines()[1:2] == [self.mark]
 
 
 def deletions_end(point: RecoveryPoint | None, abort_text: str | None) -> int | None:
-    """Return up to where noted deletions hold; None: all of them do.
+    """Return the physical offset up to which noted deletions are valid; None: all of them are.
 
-    Another broker that was not closed may have cut the log, and continued below the notes.
+    Another broker that was not closed may have cut the log and appended below the notes' offsets.
     """
     if abort_text is None:
         return None
@@ -123,9 +123,10 @@ def deletions_end(point: RecoveryPoint | None, abort_text: str | None) -> int | 
 
 
 def lost_before(point: RecoveryPoint, log_start: int, known_end: int) -> int:
-    """Return how many bytes are gone before the log's first file that this broker did not delete.
+    """Return how many bytes are missing before the log's first file, except files that this broker deleted.
 
-    known_end: up to where the log was on the disk. Behind the point another broker wrote, which deletes, too.
+    known_end: the log was on the disk up to here. If it lies after the point, another broker wrote to the log
+    and may have deleted files as well, so the result is 0.
     """
     if point.begins == UNKNOWN or known_end > point.flushed:
         return 0
@@ -133,7 +134,7 @@ def lost_before(point: RecoveryPoint, log_start: int, known_end: int) -> int:
 
 
 class RecoveryPointFile:
-    """The file, open while the store is."""
+    """The `libra.checkpoint` file, open as long as the store is."""
 
     def __init__(self, filesystem: FileSystem, root: Path) -> None:
         self._filesystem = filesystem
@@ -155,7 +156,7 @@ class RecoveryPointFile:
         return found[1]
 
     def save(self, point: RecoveryPoint, *, sync: bool = False) -> None:
-        """Write a point over the older of the two; OSError if the disk refuses."""
+        """Write a point over the older of the two slots; raises OSError if the disk refuses."""
         if self._file is None:
             is_new = not self._filesystem.exists(self.path)
             self._file = self._filesystem.open(self.path, write=True, create=True)

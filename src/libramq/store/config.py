@@ -1,7 +1,7 @@
-"""The store's configuration: RocketMQ's options and their defaults for the log's place (storePathCommitLog),
-file sizes, flushing (SYNC_FLUSH, ASYNC_FLUSH), memory, and what to do with damage.
+"""The store's configuration: RocketMQ's options and defaults for the log's directory (storePathCommitLog),
+file sizes, flushing (SYNC_FLUSH, ASYNC_FLUSH) and memory, and the treatment of damage.
 
-Upstream: store/config/MessageStoreConfig.java. Options of our own are marked.
+Upstream: store/config/MessageStoreConfig.java. LibraMQ's own options are marked.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class FlushDiskType(StrEnum):
 
 
 class Damaged(StrEnum):
-    """The treatment of damage that a broker does not skip by itself; see store.recovery.recovery."""
+    """The treatment of damage that a broker does not skip on its own; see store.recovery.recovery."""
 
     SKIP = "skip"
     CUT = "cut"
@@ -42,7 +42,7 @@ class StoreConfig:
     store_host: tuple[str, int] = ("127.0.0.1", 10911)
     mapped_file_size_commit_log: int = 1 << 30
     mapped_file_size_consume_queue: int = 300_000 * UNIT_BYTES
-    mapped_file_size_batch_consume_queue: int = 300_000 * BATCH_UNIT_BYTES  # Theirs is a misspelt mapper….
+    mapped_file_size_batch_consume_queue: int = 300_000 * BATCH_UNIT_BYTES  # Upstream: mapperFileSize….
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     max_message_size: int = BODY_BYTES_MAX
     flush_interval_commit_log_ms: int = 500
@@ -55,15 +55,15 @@ class StoreConfig:
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 64 * 1024
     max_transfer_count_on_message_in_disk: int = 8
-    # Ours: for a pull that names more bytes (maxMsgBytes) than Apache gives: readers of whole queues.
+    # Ours: for pulls whose maxMsgBytes exceeds Apache's limits, as sent by readers of whole queues.
     bulk_transfer_bytes: int = 4 << 20
     bulk_transfer_count: int = 32_768
     max_filter_message_size: int = 16_000
     in_memory_bytes: int = IN_MEMORY_BYTES
-    tail_bytes: int = 16 << 20  # Ours: how many of the newest bytes are kept in memory for reading.
+    tail_bytes: int = 16 << 20  # Ours: the newest bytes of the log are kept in memory for reading.
     queue_slice_cost: int = 256  # Ours: queues written at once, or 32 new ones: 3 to 10 ms of the event loop.
     light_queues_max: int = 0  # maxLmqConsumeQueueNum where enableLmq is on; 0: no light queues.
-    is_copy: bool = False  # Whether it is a slave's: it takes nothing but its master's log.
+    is_copy: bool = False  # A slave's store accepts only its master's log.
     damaged: Damaged | None = None  # Ours: the treatment of damage in flushed data; None: refuse to start.
     open_files_max: int = 256  # Ours: a quarter of the usual limit of 1024 descriptors per process.
 

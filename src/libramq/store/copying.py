@@ -1,16 +1,16 @@
-"""The copy of a store that a broker may have open (`libra store copy`): in which order files are copied, and
-how often that is tried.
+"""The copy of a store while a broker may have it open (`libra store copy`): the order of the files, and the
+number of attempts.
 
-    1. recovery point, checkpoint, timers, the tables of `config`  nothing they mention is missing below
-    2. consume queues                                              their units before the recovery point count
-    3. the log's end is searched for, from the recovery point on
+    1. recovery point, checkpoint, timers, the tables of `config`  what they refer to is copied later
+    2. consume queues                                              only units before the recovery point matter
+    3. find the log's end, scanning from the recovery point
     4. topics, deletions, and the log up to that end
 
-A broker may write meanwhile, and remove files. What it acknowledged before the copy began is in the copy,
-since it was written then, although perhaps not on the disk. The copy opens from the recovery point of step 1:
-units of later records are built from the copied log.
+A broker may write and remove files meanwhile. The copy contains everything acknowledged before it began,
+because acknowledged data had been written, if not yet flushed. The copy opens from the recovery point of step
+1 and builds the units of later records from the copied log.
 
-The directory is made beside its final place, and renamed when all of it is on the disk.
+The copy is written to a directory beside its destination, which is renamed once everything is on the disk.
 """
 
 import contextlib
@@ -39,20 +39,20 @@ from libramq.store.queues.queue_extension import EXTENSIONS
 from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units, queue_directories
 from libramq.store.recovery.opening import ABORT
 
-#: The checkpoint, the slots, and last the units that they lead to; `libramq.timers` writes them in reverse.
+#: The checkpoint, the slots, and last the units they point to; `libramq.timers` writes them in reverse order.
 TIMER_FILES: Final = ("config/timercheck", "config/timermetrics", "timerwheel")
 TIMER_LOG: Final = "timerlog"
 UNFINISHED_SUFFIX: Final = ".unfinished"
-#: Ours: how often the copy of a queue, or of everything, starts again because files were removed.
+#: Ours: a queue's copy, or the whole copy, is tried this often when files are removed during it.
 ATTEMPTS_MAX: Final = 10
-#: One of them is in every store; the log of a broker without messages is not made yet.
+#: Every store has at least one of them; a broker without messages has no commitlog yet.
 _MARKS: Final = ("commitlog", "config", ABORT)
 _CHUNK_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True, kw_only=True)
 class CopyReport:
-    """The content of a copy. recovered_from: where its first opening begins to read the log."""
+    """The content of a copy. recovered_from: the offset at which its first opening begins to read the log."""
 
     is_closed: bool
     log_start: int = 0
@@ -63,21 +63,21 @@ class CopyReport:
     tables: list[str] = field(default_factory=list)
 
 
-#: The directories of queues, and the size of their units.
+#: The queue directories and the size of their units.
 _QUEUES: Final = {"consumequeue": UNIT_BYTES, "batchconsumequeue": BATCH_UNIT_BYTES}
 
 
 class _TooSlow(Exception):
-    """The log begins behind the recovery point by now: files were removed that the copied queues lead to."""
+    """Files that the copied queues point into were removed: the log now begins after the recovery point."""
 
 
 def copy_store(root: Path, to: Path, filesystem: FileSystem, *, commit_log: Path | None = None) -> CopyReport:
-    """Copy a store, which a broker may have open, to a directory that is new or empty.
+    """Copy a store, which a broker may have open, to a new or empty directory.
 
-    commit_log: the directory of its log, if that is not in it; in the copy it is.
+    commit_log: the directory of the log, if it is outside the store directory; the copy has it inside.
 
-    Raises StoreError if there is no store, or the broker was restarted meanwhile; StoreLocked if another
-    copy to the same place is under way.
+    Raises StoreError if there is no store or a broker was started meanwhile; StoreLocked if another copy to
+    the same directory is under way.
     """
     if not any(filesystem.exists(root / name) for name in _MARKS):
         raise StoreError(f"{root} is no store directory: it has none of {', '.join(_MARKS)}")
@@ -102,7 +102,7 @@ def copy_store(root: Path, to: Path, filesystem: FileSystem, *, commit_log: Path
 
 def _copy_to(root: Path, to: Path, filesystem: FileSystem, commit_log: Path) -> CopyReport:
     for _ in range(ATTEMPTS_MAX):
-        for name in filesystem.listdir(to):  # Of an earlier attempt, or of a copy that was killed.
+        for name in filesystem.listdir(to):  # Left by an earlier attempt or a killed copy.
             if name != "lock":
                 filesystem.remove_tree(to / name)
         try:
@@ -113,7 +113,7 @@ def _copy_to(root: Path, to: Path, filesystem: FileSystem, commit_log: Path) -> 
 
 
 class _Copy:
-    """One attempt."""
+    """One attempt at a copy."""
 
     def __init__(self, root: Path, to: Path, filesystem: FileSystem, commit_log: Path) -> None:
         self._root = root
@@ -156,7 +156,7 @@ class _Copy:
             self._report.tables.append(name)
 
     def _copy_timers(self) -> None:
-        """Copy the timers' files in the order in which each leads to the next."""
+        """Copy the timers' files so that each file comes before those it points into."""
         for name in TIMER_FILES:
             if self._filesystem.exists(self._root / name):
                 size = self._filesystem.size(self._root / name)
@@ -165,7 +165,7 @@ class _Copy:
         for name in self._filesystem.listdir(self._root / TIMER_LOG):
             source = self._root / TIMER_LOG / name
             self._make_directory(self._to / TIMER_LOG)
-            with contextlib.suppress(FileNotFoundError):  # Its messages were delivered.
+            with contextlib.suppress(FileNotFoundError):  # Removed: its messages were delivered.
                 size = self._filesystem.size(source)
                 self._copy_file(source, self._to / TIMER_LOG / name, size, size)
 
@@ -176,11 +176,11 @@ class _Copy:
             try:
                 end = end_of_units(files, unit_bytes)
                 if end * unit_bytes > files.min_offset:
-                    data = files.read((end - 1) * unit_bytes, UNIT_BYTES)  # A unit of a batch begins alike.
+                    data = files.read((end - 1) * unit_bytes, UNIT_BYTES)  # Batch units begin alike.
                     physical, size, _ = UNIT.unpack(data)
                     self._units_end = max(self._units_end, end_of_unit(physical, size))
                 self._copy_files(files, source, target, end * unit_bytes)
-            except (FileRemoved, FileNotFoundError):  # By retention, or with its topic.
+            except (FileRemoved, FileNotFoundError):  # Removed by retention or with its topic.
                 self._filesystem.remove_tree(target)
                 continue
             finally:
@@ -191,16 +191,16 @@ class _Copy:
         raise _TooSlow
 
     def _copy_extension(self, queue: Path) -> None:
-        """Copy what Apache's broker wrote once, as it is; without it, messages match every tag."""
+        """Copy a queue extension written by Apache's broker; without it, messages match every tag."""
         source, target = self._root / queue, self._to / queue
         try:
             with contextlib.closing(ReadOnlyFiles(self._filesystem, source)) as files:
                 self._copy_files(files, source, target, files.end)
-        except (StoreCorrupt, FileNotFoundError):  # Removed, or useless to the original as well.
+        except (StoreCorrupt, FileNotFoundError):  # Removed, or corrupt in the original as well.
             self._filesystem.remove_tree(target)
 
     def _find_end(self) -> int:
-        """Return where the log ends now, and note where it begins and where the copy's opening begins."""
+        """Return the current end of the log, and note where the copy's first opening begins to read."""
         log = ReadOnlyFiles(self._filesystem, self._commit_log)
         begin, flushed = 0, 0
         if self._point is not None and self._is_known:
@@ -229,7 +229,7 @@ class _Copy:
                 raise _TooSlow
             try:
                 self._copy_files(log, source, target, end)
-            except FileNotFoundError:  # By retention; and so are those before it.
+            except FileNotFoundError:  # Removed by retention, as are all files before it.
                 continue
             for name in self._filesystem.listdir(target):
                 if int(name) < log.min_offset:
@@ -238,7 +238,7 @@ class _Copy:
             return
 
     def _copy_files(self, files: ReadOnlyFiles, source: Path, target: Path, end: int) -> None:
-        """Copy what lies before `end`, each file in its full size; those that were copied before are kept."""
+        """Copy the data before `end`, each file at its full size; files that are already copied are kept."""
         for start in files.starts:
             name = f"{start:0{NAME_DIGITS}d}"
             path = target / name
@@ -255,12 +255,12 @@ class _Copy:
             filesystem.truncate(writing, size)
             for at in range(0, end, _CHUNK_BYTES):
                 data = filesystem.pread(reading, min(_CHUNK_BYTES, end - at), at)
-                if data.strip(b"\0"):  # What was never written stays a hole.
+                if data.strip(b"\0"):  # Unwritten chunks stay holes.
                     filesystem.pwrite(writing, data, at)
         self._written.append(target)
 
     def _require_same_broker(self) -> None:
-        """Raise StoreError if a broker opened the store meanwhile: its recovery may have changed anything."""
+        """Raise StoreError if a broker opened the store meanwhile: its recovery may have changed any file."""
         is_started = not self._was_locked and self._filesystem.is_locked(self._root / "lock")
         opened = _opening_of(self._root, self._filesystem)
         point = RecoveryPointFile(self._filesystem, self._root).load()
@@ -269,7 +269,7 @@ class _Copy:
             raise StoreError(f"a broker was started in {self._root} while it was copied; copy again")
 
     def _finish(self, checkpoint: Checkpoint, end: int) -> None:
-        """Make the copy durable, and recognisable for its first opening."""
+        """Make the copy durable, with checkpoint, abort file and recovery point for its first opening."""
         if checkpoint != Checkpoint():
             write_checkpoint(self._filesystem, self._to / "checkpoint", checkpoint)
             self._written.append(self._to / "checkpoint")
@@ -281,8 +281,8 @@ class _Copy:
             self._filesystem, FlushPlan(paths=tuple(self._written), directories=tuple(reversed(directories)))
         )
         if self._point is not None:
-            point = self._point._replace(begins=UNKNOWN)  # Old files may have been deleted meanwhile.
-            if self._is_known:  # Of queues whose topics were deleted meanwhile no unit is missed.
+            point = self._point._replace(begins=UNKNOWN)  # Retention may have deleted old files meanwhile.
+            if self._is_known:  # Topics deleted meanwhile make the unit count unknown.
                 dispatched = end if self._abort is None else point.dispatched
                 point = point._replace(flushed=end, dispatched=dispatched, units=UNKNOWN)
             file = RecoveryPointFile(self._filesystem, self._to)
@@ -296,7 +296,7 @@ class _Copy:
         self._written.append(path)
 
     def _make_directory(self, path: Path) -> None:
-        """Make a directory, and note it and its parents up to the copy's root for the flush."""
+        """Make a directory, and register it and its parents up to the copy's root for the flush."""
         self._filesystem.makedirs(path)
         while path != self._to.parent:
             self._directories[path] = None
@@ -304,7 +304,7 @@ class _Copy:
 
 
 def _opening_of(root: Path, filesystem: FileSystem) -> tuple[str | None, WallMs]:
-    """Return the text of `abort`, and when it was written: at each opening."""
+    """Return the text of `abort` and its modification time; every opening rewrites the file."""
     try:
         return filesystem.read_text(root / ABORT), filesystem.modified_ms(root / ABORT)
     except FileNotFoundError:
@@ -315,30 +315,30 @@ def _generation(point: RecoveryPoint | None) -> tuple[int, int] | None:
     return (point.generation, point.opened_ms) if point is not None else None
 
 
-#: Copied after the log: a message in the copy has its topic there.
+#: Copied after the log, so that every message in the copy finds its topic.
 TOPICS: Final = "topics"
-#: Copied in this order, then the others: offsets commit no message that the copy lacks, and a coordinator
-#: knows each epoch that a fence does.
+#: Copied in this order, before all others. Offsets come before the messages they commit, and fences before
+#: the groups, so that a coordinator knows each epoch that a fence has.
 FIRST: Final = (
     "consumerOffset", "lmqConsumerOffset", "delayOffset", "groupFences", "groups", "subscriptionGroup",
 )  # fmt: skip
-#: Ours: a table is written at most twice a second, and read in milliseconds.
+#: Ours: a table is written at most twice a second and read within milliseconds.
 TABLE_ATTEMPTS_MAX: Final = 20
 _JOURNAL: Final = ".journal."
 
 
 def table_names(filesystem: FileSystem, directory: Path) -> list[str]:
-    """Return the names of the tables, all but TOPICS, in the order in which they are to be copied."""
+    """Return the names of all tables except TOPICS, in copying order."""
     found = {_stem(name) for name in filesystem.listdir(directory) if _stem(name)} - {"", TOPICS}
     return [name for name in FIRST if name in found] + sorted(found - set(FIRST))
 
 
 def read_table(filesystem: FileSystem, directory: Path, stem: str) -> dict[str, bytes]:
-    """Return the content of a table's files by name, as at one moment; none if there is no such table.
+    """Return a consistent snapshot of a table's files by name; empty if there is no such table.
 
-    NAME.json, and what was changed since: NAME.json.journal.N, or NAME.journal.N for committed offsets. A
-    broker writes a table whole and then removes the journals whose changes are in it. So a table and journals
-    belong together if the table is the same before and after the journals were read, and none of them went.
+    The files are NAME.json and the journals of later changes: NAME.json.journal.N, or NAME.journal.N for
+    committed offsets. A broker writes a whole table, then removes the journals that it includes. So the files
+    are consistent if the table was the same before and after the journals were read and no journal vanished.
     """
     for _ in range(TABLE_ATTEMPTS_MAX):
         try:
@@ -356,7 +356,7 @@ def read_table(filesystem: FileSystem, directory: Path, stem: str) -> dict[str, 
 
 
 def _stem(name: str) -> str:
-    """Return the name of the table that a file belongs to; empty for backups and files being written."""
+    """Return the name of a file's table; empty for backups and unfinished files."""
     if _JOURNAL in name:
         return name.partition(_JOURNAL)[0].removesuffix(".json")
     return name.removesuffix(".json") if name.endswith(".json") else ""

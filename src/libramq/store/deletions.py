@@ -1,18 +1,18 @@
-"""The deletions: where in the log topics, groups and messages of queues were deleted, so that a recovery does
-not bring them back.
+"""The deletions: the log positions at which topics, groups and queue messages were deleted, so that a
+recovery does not bring them back.
 
-    libra.deletions    two equal lines a deletion: crc of the rest, 8 digits | physical offset | name, as JSON
+    libra.deletions    two equal lines per deletion: crc of the rest, 8 digits | physical offset | JSON name
 
-    topic              a topic was deleted: its records before the offset are none of the next one of its name
-    /group             a group was removed: its pops before the offset are not of the next one of its name
-    topic/queue id     the queue's messages before the offset were deleted; their numbers are not given again
+    topic              a topic was deleted: records before the offset are not of a later topic of that name
+    /group             a group was removed: pops before the offset are not of a later group of that name
+    topic/queue id     the queue's messages before the offset were deleted; their queue offsets are not reused
 
 The log keeps the records of a deleted topic until their file is removed, and has no record of the deletion.
-After a power cut, recovery would give them units again: beside those of a new topic of the same name, or in
-its place. So the log's end is noted before queues are removed, and the note is on the disk before any later
-append counts as flushed.
+After a power cut, recovery would rebuild their units, mixed with those of a new topic of the same name or
+under the deleted name. So the log's end is noted before queues are removed, and the note is on the disk
+before any later append counts as flushed.
 
-The file lies beside Apache's, whose brokers do not know it: they give such records units again, as always.
+The file lies beside Apache's. Apache's brokers ignore it and rebuild such units as they always did.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from libramq.logs import get_logger
 log = get_logger(__name__)
 
 FILE_NAME: Final = "libra.deletions"
-#: Their key in the table of committed offsets that slaves copy; Apache's slaves ignore it.
+#: The key of the deletions in the table of committed offsets that slaves copy; Apache's slaves ignore it.
 COPIED_AS: Final = "libraDeletions"
-#: Ours: the size from which the file is rewritten without outdated lines.
+#: Ours: at this size the file is rewritten without outdated lines.
 REWRITE_BYTES: Final = 1 << 20
 _NOTE: Final = re.compile(r'([0-9a-f]{8}) (([0-9]+) ("(?:[^"\\]|\\.)*"))')
 
 
 class Deletions:
-    """The file of one store. Offsets are physical."""
+    """The deletions file of one store. Offsets are physical."""
 
     def __init__(self, filesystem: FileSystem, root: Path) -> None:
         self._filesystem = filesystem
@@ -48,7 +48,7 @@ class Deletions:
         self._rewrite_bytes = REWRITE_BYTES
         #: Whether the file has outdated or missing lines.
         self.is_stale = False
-        #: Whether it has lines that are not on the disk yet.
+        #: Whether the file has unflushed lines.
         self.is_dirty = False
 
     def end_of(self, topic: str) -> int:
@@ -60,7 +60,7 @@ class Deletions:
         return max(self.end_of(topic), self.end_of(_queue_name(topic, queue_id)))
 
     def end_of_group(self, group: str) -> int:
-        """Return the offset below which pops of a group belong to one that was removed."""
+        """Return the offset below which pops of a group belong to a removed one."""
         return self.end_of(_group_name(group))
 
     def ends(self) -> dict[str, int]:
@@ -68,9 +68,9 @@ class Deletions:
         return dict(self._ends)
 
     def load(self, *, end: int | None = None) -> None:
-        """Read the lines that are whole: a power cut leaves others at the end, and bits flip anywhere.
+        """Read the intact lines: a power cut may leave a torn last line, and bits may flip anywhere.
 
-        end: up to where they hold; None: all of them do.
+        end: the offset up to which notes are valid; None: all of them are.
         """
         text = self._filesystem.read_text(self._path) or ""
         *lines, rest = text.split("\n")
@@ -90,7 +90,7 @@ class Deletions:
             self.bound(end=end)
 
     def note(self, topic: str, end: int) -> None:
-        """Note a deleted topic whose records lie before an offset; OSError if the disk refuses."""
+        """Note a deleted topic whose records lie before an offset; raises OSError if the disk refuses."""
         if self.is_stale or self._size >= self._rewrite_bytes:
             self._rewrite(self._ends | {topic: end})
             return
@@ -103,7 +103,7 @@ class Deletions:
         self.is_dirty = True
 
     def note_queue(self, topic: str, queue_id: int, end: int) -> None:
-        """Note that the messages of a queue before an offset are deleted."""
+        """Note that a queue's messages before an offset are deleted."""
         self.note(_queue_name(topic, queue_id), end)
 
     def note_group(self, group: str, end: int) -> None:
@@ -111,21 +111,21 @@ class Deletions:
         self.note(_group_name(group), end)
 
     def take_unsynced(self) -> tuple[Path, ...]:
-        """Return the file if it has to be flushed, once."""
+        """Return the file if it needs a flush, and mark it flushed."""
         paths = (self._path,) if self.is_dirty else ()
         self.is_dirty = False
         return paths
 
     def bound(self, *, first: int = 0, end: int) -> None:
-        """Forget deletions before the log's first record; records from `end` on are of later topics."""
+        """Drop deletions before the log's first record; lower the others to `end`, where new topics begin."""
         bounded = {topic: min(at, end) for topic, at in self._ends.items() if min(at, end) > first}
         self.is_stale = self.is_stale or bounded != self._ends
         self._ends = bounded
 
     def save(self) -> bool:
-        """Rewrite the file if it is outdated, and wait for the disk; False if that refuses.
+        """Rewrite the file if it is outdated, and wait for the disk; return False if the disk refuses.
 
-        Nothing may be appended before: a record of a new topic would not survive a power cut.
+        Nothing may be appended to the log before: a record of a new topic would not survive a power cut.
         """
         if self.is_stale:
             with contextlib.suppress(OSError):
@@ -142,23 +142,23 @@ class Deletions:
 
 
 def _queue_name(topic: str, queue_id: int) -> str:
-    """Return what no topic is called: names of directories have no slash."""
+    """Return a queue's name in the file; no topic has it, because topics are directories without a slash."""
     return f"{topic}/{queue_id}"
 
 
 def _group_name(group: str) -> str:
-    """Return what neither a topic nor one of its queues is called."""
+    """Return a group's name in the file; no topic or queue name begins with a slash."""
     return f"/{group}"
 
 
 def _encode(topic: str, end: int) -> bytes:
-    """Return a note, twice: it is all that keeps what was deleted from coming back."""
+    """Return a note as two equal lines, because nothing else keeps the deleted data from coming back."""
     rest = f"{end} {json.dumps(topic)}".encode()
     return b"%08x %s\n" % (zlib.crc32(rest), rest) * 2
 
 
 def _notes(line: str) -> Iterator[tuple[str, int]]:
-    """Yield name and offset of each note in a line: two, where a flipped bit has joined their lines."""
+    """Yield the name and offset of each note in a line; two if a flipped bit joined two lines."""
     for note in _NOTE.finditer(line):
         crc, rest, end, topic = note.groups()
         if f"{zlib.crc32(rest.encode()):08x}" == crc:

@@ -1,18 +1,18 @@
-"""The flush: what has to reach the disk and when (pages, intervals), for the log and, in rounds, for the
-queues; the plans that a thread runs, what is durable afterwards, and which failure of several counts.
+"""The flush of the log and, in rounds, of the queues: its triggers (pages, intervals), the plans that a
+thread runs, and the data that is durable afterwards.
 
-The event loop makes a plan, a thread runs it (`run_flush`), the event loop completes it. The commit log and
-the consume queues have separate plans, so that waiting for the log never means waiting for ten thousand
-queues. The log's files are flushed through descriptors that stay open; the thread opens all other files
-itself: fsync applies to the file, whichever thread wrote it, and the loop may close its own descriptor.
+The event loop makes a plan, a thread runs it (`run_flush`), and the event loop completes it. The commit log
+and the consume queues have separate plans, so that a flush of the log never waits for ten thousand queues.
+The log's files are flushed through descriptors that stay open. The thread opens all other files itself: fsync
+applies to the file through any descriptor, and the loop may close its own.
 
     commit log       ASYNC_FLUSH: every 500 ms if 4 pages are dirty, every 10 s anyway · SYNC_FLUSH: at once
     consume queues   written every 1 s, flushed from 2 pages on, all of them every 60 s with the checkpoint
 
-A round over the queues takes slices. The first unit of a queue makes directories and a file, which keeps the
-event loop for a tenth of a millisecond and more: 50,000 new queues took 20 seconds. So a plan has one slice
-(queue_slice_cost). A thorough round flushes all of them, so that recovery may begin where the log ended at
-its beginning.
+A round over the queues is split into slices. The first unit of a queue creates directories and a file, which
+blocks the event loop for 0.1 ms or more: 50,000 new queues took 20 seconds. So a plan covers one slice
+(queue_slice_cost). A thorough round flushes all queues; afterwards recovery may begin at the log's end as it
+was when the round began.
 
 Upstream: store/CommitLog.FlushManager, DefaultMessageStore.FlushConsumeQueueService.
 """
@@ -44,18 +44,18 @@ from libramq.store.log.commit_log import CommitLog
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 
-#: Ours: fewer files are not worth threads; a second's flush of queues has a few.
+#: Ours: fewer files are not worth threads; the flush of queues each second usually has a few.
 PATHS_MIN: Final = 8
 
 
 class FlushPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The data that a flush makes durable.
 
-    files: of the commit log, open. commit_log_end: the log up to there. log_bytes: how much of it the disk
-    has to write, zeroes included. queues: the units of these queues up
-    to a number. checkpoint: the one that may be written once the log is flushed up to `checkpoint_end`; None
-    while some units are not covered. units: how many all queues had at that end.
-    generation: how often the log had been cut when it was made.
+    files: open descriptors of the commit log. commit_log_end: the log is durable up to here afterwards.
+    log_bytes: the bytes of the log that the disk has to write, zeroes included. queues: each queue and the
+    end of its units that become durable. checkpoint: may be written once the log is flushed up to
+    `checkpoint_end`; None while some units are not covered. units: the unit count of all queues at that end.
+    generation: the number of times the log had been cut when the plan was made.
     """
 
     files: tuple[int, ...] = ()
@@ -71,7 +71,7 @@ class FlushPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_log_alone(self) -> bool:
-        """Return whether it flushes files of the commit log and nothing else."""
+        """Return whether the plan flushes only files of the commit log."""
         return bool(self.files) and not (
             self.paths or self.directories or self.queues or self.checkpoint is not None
         )
@@ -80,8 +80,8 @@ class FlushPlan(msgspec.Struct, frozen=True, kw_only=True):
 def run_flush(filesystem: FileSystem, plan: FlushPlan) -> None:
     """Run a plan; may be called in a thread.
 
-    Raises SyncFailed: nothing counts as durable any more. OSError: a file could not be opened; the same plan
-    may be run again.
+    Raises SyncFailed: nothing counts as durable any more. Raises OSError if a file cannot be opened; the same
+    plan may be run again.
     """
     for file in plan.files:
         _sync(filesystem, file)
@@ -90,7 +90,7 @@ def run_flush(filesystem: FileSystem, plan: FlushPlan) -> None:
 
 
 def _each(sync: Callable[[Path], None], paths: Sequence[Path], at_once: int) -> None:
-    """Flush many files, several at once; raises SyncFailed rather than an OSError, after all were tried."""
+    """Flush files, several at once. After trying all, raise SyncFailed in preference to OSError."""
     if at_once == 1 or len(paths) < PATHS_MIN:
         for path in paths:
             sync(path)
@@ -98,13 +98,13 @@ def _each(sync: Callable[[Path], None], paths: Sequence[Path], at_once: int) -> 
     with ThreadPoolExecutor(min(at_once, len(paths)), thread_name_prefix="libra-flush") as pool:
         flushes = [pool.submit(sync, path) for path in paths]
     failures = [failure for flush in flushes if (failure := flush.exception()) is not None]
-    # What cannot be opened is flushed again later; a failed flush says so once, and is final.
+    # Files that cannot be opened are flushed again later. A failed fsync is reported only once, and is final.
     for failure in sorted(failures, key=lambda failure: not isinstance(failure, SyncFailed)):
         raise failure
 
 
 def _sync_path(filesystem: FileSystem, path: Path) -> None:
-    # A missing file's topic was deleted meanwhile.
+    # The topic of a missing file was deleted meanwhile.
     with contextlib.suppress(FileNotFoundError), opened(filesystem, path, write=True) as file:
         _sync(filesystem, file, path)
 
@@ -140,7 +140,7 @@ class Flusher:
     ) -> None:
         self.checkpoint = Checkpoint()
         self.write_failure: OSError | None = None
-        self.wanted_end = 0  # Up to where the next plan flushes the log.
+        self.wanted_end = 0  # The next plan flushes the log up to here.
         self._config = config
         self._filesystem = filesystem
         self._path = config.root / "checkpoint"
@@ -151,7 +151,7 @@ class Flusher:
         self._log_flush_ms = self._log_thorough_ms = MonotonicMs(0)
         self._queue_flush_ms = self._queue_thorough_ms = MonotonicMs(0)
         self._round: QueueRound | None = None
-        #: The log's end that it waits for, and the checkpoint that may be written then.
+        #: The checkpoint to write once the log is flushed up to the offset before it.
         self._due_checkpoint: tuple[int, Checkpoint] | None = None
         self._generation = 0
 
@@ -165,9 +165,9 @@ class Flusher:
         write_checkpoint(self._filesystem, self._path, self.checkpoint, sync=True)
 
     def plan_log(self, now_ms: MonotonicMs, *, forced: bool = False) -> FlushPlan | None:
-        """Return what is due of the log at a monotonic time; raises OSError if it cannot be opened.
+        """Return the due flush of the log at a monotonic time; raises OSError if the log cannot be opened.
 
-        Notes of deleted topics are included: later records count only together with them.
+        The plan includes notes of deleted topics, because later records are valid only together with them.
         """
         log = self._log
         if not self._log_due(now_ms) and not forced and not self._deletions.is_dirty:
@@ -195,9 +195,9 @@ class Flusher:
         thorough: bool = False,
         cost_max: int | None = None,
     ) -> FlushPlan | None:
-        """Return what is due of the queues; units are written first (`write_failure` if that fails).
+        """Return the due flush of the queues, after writing out their units (`write_failure` if that fails).
 
-        cost_max: how much of it at once, see `QueueRound`; the rest is due with the next call.
+        cost_max: the limit of one slice, see `QueueRound`; the rest is due with the next call.
         """
         self.write_failure = None
         if thorough or self._round is None:
@@ -232,11 +232,11 @@ class Flusher:
 
     @property
     def is_writing_queues(self) -> bool:
-        """Return whether a round over the queues is under way: the next slice of it is due."""
+        """Return whether a round over the queues is under way, so that its next slice is due."""
         return self._round is not None
 
     def queues_deleted(self) -> None:
-        """Forget how many units there were when the round began."""
+        """Forget the unit count from the beginning of the round."""
         if self._round is not None:
             self._round.units = UNKNOWN
 
@@ -257,9 +257,9 @@ class Flusher:
         return QueueRound(self._queues, least_bytes=config.flush_consume_queue_least_pages * PAGE_BYTES)
 
     def flush_everything(self, store_timestamp_ms: WallMs) -> None:
-        """Flush everything now, waiting for the disk; raises SyncFailed, or OSError.
+        """Flush everything now and wait for the disk; raises SyncFailed or OSError.
 
-        The log is first: it is on the disk even where the file of a queue cannot be opened.
+        The log comes first, so that it is durable even if the file of a queue cannot be opened.
         """
         self._flush(self.plan_log(MonotonicMs(0), forced=True))
         self._flush(self.plan_queues(MonotonicMs(0), store_timestamp_ms, thorough=True))
@@ -272,12 +272,12 @@ class Flusher:
             self.complete(plan)
 
     def sync_resized(self) -> None:
-        """Flush the sizes of files that were cut, waiting for the disk."""
+        """Flush the sizes of truncated files and wait for the disk."""
         paths = [path for queue in self._queues for path in queue.segments.take_resized()]
         run_flush(self._filesystem, FlushPlan(paths=(*paths, *self._log.segments.take_resized())))
 
     def forget_plans(self) -> None:
-        """Have the plans under way confirm nothing: the log was cut, and continues with other bytes."""
+        """Make the plans under way void: the log was cut and continues with other bytes."""
         self._generation += 1
         self._due_checkpoint = self._round = None
 
@@ -289,7 +289,7 @@ class Flusher:
         if plan.commit_log_end > log.flushed:
             log.flushed = plan.commit_log_end
             if log.holds_several:
-                with contextlib.suppress(OSError):  # The files held so far stay held.
+                with contextlib.suppress(OSError):  # On failure the files held so far stay held.
                     log.hold_unflushed()
         for queue, written in plan.queues:
             queue.synced = max(queue.synced, min(written, queue.written))
@@ -299,7 +299,7 @@ class Flusher:
             self._due_checkpoint = (plan.checkpoint_end, plan.checkpoint)
         if self._due_checkpoint is not None and self._due_checkpoint[0] <= log.flushed:
             checkpoint, self._due_checkpoint = self._due_checkpoint[1], None
-            # On a full disk the old one stays: recovery takes longer but loses nothing.
+            # On a full disk the old checkpoint stays: recovery takes longer but loses nothing.
             with contextlib.suppress(OSError):
                 write_checkpoint(self._filesystem, self._path, checkpoint)
                 self.checkpoint = checkpoint
@@ -320,29 +320,28 @@ class Flusher:
 
 
 class RecoveryPointWriter:
-    """Writes the point after each flush that moved it.
+    """Writes the recovery point after each flush that moved it.
 
-    Nothing waits for that: after a power cut the point may be as old as the last flush of queues but one.
+    Nothing waits for this write: after a power cut the point may be as old as the last queue flush but one.
     """
 
     def __init__(self, filesystem: FileSystem, root: Path, queues: ConsumeQueueTable) -> None:
         self.file = RecoveryPointFile(filesystem, root)
         self._queues = queues
-        #: The newest point.
         self.point = RecoveryPoint()
         self._planned: FlushPlan | None = None
-        #: The queues are flushed for the log up to there, with so many units; the log itself is not yet.
+        #: The queues are flushed for the log up to this offset, with this many units; the log is not yet.
         self._due: tuple[int, int] | None = None
 
     def put(self, point: RecoveryPoint) -> None:
-        """Replace the point and wait for the disk; OSError if it refuses."""
+        """Replace the point and wait for the disk; raises OSError if it refuses."""
         self.point = point
         self.file.save(point, sync=True)
 
     def planned(self, plan: FlushPlan) -> FlushPlan:
-        """Add the point to the plan of a flush of queues, about once a second, so that it is flushed too.
+        """Add the point's file to a plan that flushes queues, about once a second.
 
-        Remembers how many units become durable by a plan that covers all queues and all of the log.
+        If the plan completes a thorough round, remember it: its units become durable with it.
         """
         if plan.queues or plan.checkpoint is not None:
             plan = msgspec.structs.replace(plan, paths=(*plan.paths, self.file.path))
@@ -351,7 +350,7 @@ class RecoveryPointWriter:
         return plan
 
     def flushed(self, plan: FlushPlan, log_flushed: int) -> None:
-        """Handle a plan that was run, and the log's end on the disk now."""
+        """Handle a completed plan; log_flushed: the log's end on the disk now."""
         if self._planned is plan:
             self._due, self._planned = (plan.checkpoint_end, plan.units), None
         point = self.point._replace(flushed=max(self.point.flushed, log_flushed))
@@ -361,21 +360,21 @@ class RecoveryPointWriter:
         self._write(point)
 
     def all_flushed(self, end: int) -> None:
-        """Note that log and queues are on the disk up to an end, and wait for the point too."""
+        """Note that log and queues are on the disk up to an offset, and wait for the point to be written."""
         self._planned = self._due = None
         self.put(self.point._replace(flushed=end, dispatched=end, units=self._queues.count_units()))
 
     def queues_deleted(self, units: int) -> None:
-        """Expect fewer units: queues were removed on purpose, which have so many by now."""
+        """Lower the expected unit count by the units of queues that were removed on purpose."""
         self._planned = self._due = None
         self._write(self.point._replace(units=max(self.point.units - units, UNKNOWN)))
 
     def log_begins(self, at: int) -> None:
-        """Note where the log begins: a later beginning is not expected."""
+        """Note the start of the log; a later start would mean lost files."""
         self._write(self.point._replace(begins=at))
 
     def cut(self, end: int) -> None:
-        """Lower the point, before the log is cut at `end`, and wait for the disk; OSError if it refuses."""
+        """Lower the point before the log is cut at `end`, and wait for the disk; OSError if it refuses."""
         self._planned = self._due = None
         point = self.point
         self.put(
@@ -389,8 +388,8 @@ class RecoveryPointWriter:
 
     def _write(self, point: RecoveryPoint) -> None:
         if point != self.point:
-            # On a full disk the old one stays: recovery takes longer but loses nothing. Only the log begins
-            # where it does from now on: the next point says so.
+            # On a full disk the old point stays: recovery takes longer but loses nothing. Only `begins` is
+            # updated in memory, for the next point.
             try:
                 self.file.save(point)
             except OSError:
@@ -398,15 +397,15 @@ class RecoveryPointWriter:
             self.point = point
 
 
-#: Ours: a new file costs as much as so many writes, which take some 12 µs each.
+#: Ours: a new file costs as much as this many writes, which take some 12 µs each.
 NEW_FILE_COST: Final = 8
 
 
 class QueueRound:
-    """One round over the queues that had something to write or to flush when it began.
+    """One round over the queues that had unwritten or unflushed units when it began.
 
-    least_bytes: queues with fewer unsynced bytes are not flushed. checkpoint: the one that may be written at
-    the end of a thorough round. end, units: the log's end at the beginning, and how many units there were.
+    least_bytes: queues with fewer unsynced bytes are not flushed. checkpoint: may be written at the end of a
+    thorough round. end, units: the log's end and the unit count when the round began.
     """
 
     def __init__(
@@ -430,9 +429,9 @@ class QueueRound:
         return not self._left
 
     def advance(self, cost_max: int | None) -> list[ConsumeQueue]:
-        """Write queues out; return those to flush. OSError if the disk refuses: then the round is void.
+        """Write out queues and return the ones to flush. OSError if the disk refuses; the round is then void.
 
-        cost_max: when to stop; None: not before the round is over.
+        cost_max: the cost at which to stop; None: run to the end of the round.
         """
         table, found, cost = self._table, [], 0
         while self._left and (cost_max is None or cost < cost_max):

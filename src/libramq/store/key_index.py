@@ -1,17 +1,17 @@
-"""The key index: messages by their keys, in Apache's index files, brought up to date by a query; when a file
-is full, and when one is distrusted.
+"""The key index: finds messages by their keys, in Apache's index files, which each query brings up to date;
+decides when a file is full or untrusted.
 
         query ─► read the log from the last query on, some records at a time ─► look up ─► compare keys
 
     a file   header, 40 bytes ─ slots, 4 bytes each: the number of the newest entry ─ entries, 20 bytes each
 
-Each slot is a chain of entries, the newest first; entry 0 is never used. Hits may be collisions, so the keys
-are compared. Indexing a message costs a tenth of storing it, and most are never searched for. So nothing is
-indexed before a query; the log is read from the end of the newest file on. That file is not trusted after an
-unclean end, nor is any after one whose header is impossible: they are built again. Files whose messages are
-all deleted are removed by the next query.
+Each slot heads a chain of entries, the newest first; entry 0 is never used. Hits may be collisions, so the
+keys are compared. Indexing a message costs a tenth of storing it, and most messages are never searched for.
+So nothing is indexed before a query, which reads the log from the end of the newest file. After an unclean
+end the newest file is rebuilt; so are a file with an impossible header and all files after it. Each query
+removes files whose messages are all deleted.
 
-Everything here waits for the disk and runs on a thread, one call at a time.
+Everything here waits for the disk and runs in a thread, one call at a time.
 
 Upstream: store/index/IndexService.java, IndexFile.java, IndexHeader.java, DefaultMessageStore.queryMessage.
 """
@@ -40,7 +40,7 @@ from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles
 _HEADER: Final = struct.Struct(">qqqqii")
 _SLOT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">iqii")
-#: Java's largest int: hashes and seconds are stored in as many bits.
+#: Java's largest int: hashes and seconds are stored as ints.
 _INT_MAX: Final = 0x7FFF_FFFF
 
 
@@ -61,13 +61,13 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def index_hash(text: str) -> int:
-    """Return the hash of a text, as in the index."""
+    """Return the index's hash of a text."""
     hashed = abs(java_hash(text))
-    return hashed if hashed <= _INT_MAX else 0  # Java's Math.abs leaves the smallest number negative.
+    return hashed if hashed <= _INT_MAX else 0  # Java's Math.abs leaves the smallest int negative.
 
 
 class IndexFile:
-    """One file, open for reading and writing; `save` after entries were added."""
+    """One index file, open for reading and writing; call `save` after adding entries."""
 
     def __init__(self, filesystem: FileSystem, path: Path, *, slots: int, entries_max: int) -> None:
         self.path = path
@@ -95,13 +95,13 @@ class IndexFile:
 
     @property
     def is_possible(self) -> bool:
-        """Return whether the header can be one; nothing else shows that a file is damaged."""
+        """Return whether the header is possible; nothing else reveals a damaged file."""
         header = self.header
         return 1 <= header.next_entry <= self._entries_max and 0 <= header.begin_offset <= header.end_offset
 
     @property
     def is_full(self) -> bool:
-        """Return whether another file must begin."""
+        """Return whether the next entry needs another file."""
         return self.header.next_entry >= self._entries_max
 
     def put(self, hashed: int, physical_offset: int, store_timestamp_ms: int) -> None:
@@ -126,8 +126,9 @@ class IndexFile:
     def chain(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Yield the physical offsets of messages under a hash, the newest first; None for other entries.
 
-        Those whose time cannot be in the range are others. Entries have whole seconds since the file's first
-        message, from 0 on, so a time below 0 or above the largest is unknown: the clock was set.
+        Messages outside the time range yield None as well. Entries store whole seconds since the file's first
+        message, limited to 0 and Java's largest int. A time at either limit is unknown, because the clock may
+        have been set.
         """
         header = self.header
         number = self._previous(_HEADER.size + hashed % self._slots * _SLOT.size)
@@ -139,12 +140,12 @@ class IndexFile:
                 begin_ms < second_ms + 1000 or seconds == _INT_MAX
             )
             yield offset if found == hashed and may_match else None
-            if previous >= number:  # No valid chain goes forwards.
+            if previous >= number:  # A valid chain never goes forwards.
                 return
             number = previous
 
     def save(self) -> None:
-        """Write the header, which makes the entries added before visible, and flush the file to the disk."""
+        """Write the header, which makes new entries visible, and flush the file to the disk."""
         self._filesystem.pwrite(self._file, _HEADER.pack(*self.header), 0)
         self._filesystem.fsync(self._file)
 
@@ -191,7 +192,7 @@ def keys_of_all(record: bytes, head: RecordHead) -> list[str]:
 
 
 def with_key(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) -> list[tuple[int, bytes]]:
-    """Return what has a key, and its place: the record, or messages in it as records of their own."""
+    """Return the messages with a key and their places: the record, or inner messages as separate records."""
     try:
         head = peek_record(record)
     except StoreCorrupt:
@@ -200,7 +201,7 @@ def with_key(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) ->
         return []
     if key in keys_of(head):
         return [(head.physical_offset, record)]
-    # Nearly all are passed over by a look at the bytes: those of a key are in the properties as they are.
+    # A byte search rules out nearly all messages, because properties contain keys verbatim.
     wanted = key.encode("utf-8", "replace")
     numbers = [
         number
@@ -214,11 +215,11 @@ def with_key(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) ->
 
 
 def _properties_of_items(record: bytes) -> Sequence[bytes]:
-    """Return the properties of an inner batch's messages; none of one that cannot be read.
+    """Return the properties of an inner batch's messages; empty if the batch cannot be read.
 
-    The bodies are left alone: no record is made for each message.
+    No records are built for the messages.
     """
-    head = peek_record(record)  # That of a scan has places in its window.
+    head = peek_record(record)  # A scan's head has positions in the scan's window.
     if head is None or not has_items(head):
         return ()
     try:
@@ -235,24 +236,25 @@ def _properties_of_items(record: bytes) -> Sequence[bytes]:
 
 log = get_logger(__name__)
 
-#: Ours: how much one call of `advance` handles, some 0.1 s of each: records, their keys, and bytes, for their
-#: checksums.
+#: Ours: one call of `advance` indexes at most this many records, some 0.1 s.
 STRETCH: Final = 5_000
+#: Ours: one call of `advance` adds at most this many keys, some 0.1 s.
 STRETCH_KEYS: Final = 20_000
+#: Ours: one call of `advance` verifies checksums of at most this many bytes, some 0.1 s.
 STRETCH_BYTES: Final = 64 * 1024 * 1024
-#: Ours: how much of a search one step does, some 0.1 s: entries of the index, and records at the price of
-#: RECORD_LOOKS entries and one more for every page.
+#: Ours: one step of a search looks at this many index entries, some 0.1 s.
 STRETCH_LOOKS: Final = 20_000
+#: Ours: reading a record costs as much as this many entries, and one more per page.
 RECORD_LOOKS: Final = 10
 _PAGE_BYTES: Final = 4_096
 #: yyyyMMddHHmmssSSS.
 NAME_DIGITS: Final = 17
-#: The last day that has such a name; no checksum covers the times of messages.
+#: The last time that such a name can express; store times are not checksummed and may be larger.
 _DATED_MS_MAX: Final = 253_402_200_000_000
 
 
 class KeyIndex:
-    """The index files of a store. is_trusted: the store was closed cleanly when they were last written."""
+    """The index files of a store. is_trusted: the store was closed cleanly after the last write."""
 
     def __init__(
         self,
@@ -272,14 +274,14 @@ class KeyIndex:
         self._is_trusted = is_trusted
         self._names: list[str] = []
         self._position: int | None = None
-        #: The newest indexed message: its store time, and its position.
+        #: Store time and physical offset of the newest indexed message.
         self.last_timestamp_ms, self.last_offset = 0, -1
 
     def advance(self, until: int) -> bool:
         """Index the next part of the log; return whether everything before `until` is indexed."""
         is_done = False
         with (
-            suppress(FileRemoved),  # The next call continues behind it.
+            suppress(FileRemoved),  # The next call continues after the removed file.
             closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files,
         ):
             if self._position is None or self._was_cut():
@@ -288,7 +290,7 @@ class KeyIndex:
             scan = LogScan(files, max(self._position, files.min_offset), protected=until)
             heads = (found for found in scan if isinstance(found, RecordHead))
             is_done = self._put(files, heads, until)
-            if is_done and scan.end <= until:  # Else `until` is within a record, which is not indexed yet.
+            if is_done and scan.end <= until:  # Otherwise `until` is inside a record.
                 self._position = max(self._position or 0, scan.end)
         return is_done
 
@@ -303,9 +305,10 @@ class KeyIndex:
         end_ms: int,
         until: int,
     ) -> Generator[list[bytes] | None]:
-        """Yield the records of a topic with this key, the newest first; before them None after each stretch.
+        """Yield None after each stretch of the search, then the records of a topic with this key, the newest
+        first.
 
-        bytes_max: no further record is returned from this size on. until: the end of the log for the reader.
+        bytes_max: once the records reach this size, no more are added. until: the readable end of the log.
         """
         found: dict[int, bytes] = {}
         seen: set[int] = set()
@@ -333,12 +336,12 @@ class KeyIndex:
 
     def _candidates(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         for name in reversed(self._names.copy()):
-            if name in self._names:  # Others may have removed it since.
+            if name in self._names:  # Another call may have removed it meanwhile.
                 with closing(self._file(name)) as index:
                     yield from index.chain(hashed, begin_ms, end_ms)
 
     def _open(self, until: int) -> int:
-        """Return from where on the log is not indexed yet."""
+        """Return the offset from which the log is not indexed yet."""
         names = self._filesystem.listdir(self._directory) if self._filesystem.exists(self._directory) else []
         self._names = sorted(name for name in names if len(name) == NAME_DIGITS and name.isdecimal())
         if self._names and not self._is_trusted:
@@ -361,13 +364,13 @@ class KeyIndex:
             end_offset, end_timestamp_ms = header.end_offset, header.end_timestamp_ms
             if header.next_entry > 1 and end_offset < until and self._is_end(end_offset, end_timestamp_ms):
                 self.last_timestamp_ms, self.last_offset = end_timestamp_ms, end_offset
-                return end_offset  # The start of its last record, which `_put` skips.
-            self._remove(self._names.pop())  # Empty, or of another log than this one is now.
+                return end_offset  # The last indexed record, which `_put` skips.
+            self._remove(self._names.pop())  # The file is empty, or the log was cut or replaced since.
         self.last_timestamp_ms, self.last_offset = 0, -1
         return 0
 
     def _lacks(self, after: int, begin: int) -> bool:
-        """Return whether the log has a message with keys between two index files: one was lost."""
+        """Return whether the log has a message with keys between two index files, so that a file was lost."""
         with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
             start = max(after, files.min_offset)
             for found in LogScan(files, start, protected=begin) if start < begin else ():
@@ -379,11 +382,11 @@ class KeyIndex:
         return False
 
     def _was_cut(self) -> bool:
-        """Return whether the newest indexed record is gone: slaves' logs are cut where they differ."""
+        """Return whether the newest indexed record is gone: a slave's log is cut where it diverges."""
         return self.last_offset >= 0 and not self._is_end(self.last_offset, self.last_timestamp_ms)
 
     def _is_end(self, end_offset: int, end_timestamp_ms: int) -> bool:
-        """Return whether the record at an index's end is the one that was indexed, or is deleted."""
+        """Return whether the record at an index's end is the indexed one or was deleted."""
         with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
             if end_offset < files.min_offset:
                 return True
@@ -396,7 +399,7 @@ class KeyIndex:
         return head is not None and (head.physical_offset, head.store_timestamp_ms) == expected
 
     def _put(self, files: ReadOnlyFiles, heads: Iterator[RecordHead], until: int) -> bool:
-        """Index records; return whether it was all of them, not a full stretch."""
+        """Index records until a stretch is full; return False if it was."""
         index: IndexFile | None = None
         count = keys = size = 0
         try:
@@ -429,11 +432,11 @@ class KeyIndex:
         return index
 
     def _distrust(self) -> None:
-        """Have the next query build the newest file again: the disk does not have all of it."""
+        """Make the next query rebuild the newest file, which the disk does not have completely."""
         self._position, self._is_trusted = None, False
 
     def _with_room(self, index: IndexFile | None, timestamp_ms: int) -> IndexFile:
-        """Return a file with room for another entry: the given one, the newest, or a new one."""
+        """Return a file with room for another entry: `index`, the newest, or a new one."""
         if index is None and self._names:
             index = self._file(self._names[-1])
         if index is not None and index.is_full:
@@ -459,7 +462,7 @@ class KeyIndex:
         return IndexFile(self._filesystem, path, slots=self._slots, entries_max=self._entries_max)
 
     def _remove_before(self, min_offset: int) -> None:
-        """Remove files whose messages are all deleted; the newest stays, as it holds the index's end."""
+        """Remove files whose messages are all deleted, except the newest, which records the index's end."""
         while len(self._names) > 1:
             with closing(self._file(self._names[0])) as index:
                 if index.header.end_offset >= min_offset:
@@ -472,14 +475,14 @@ class KeyIndex:
 
 
 def _keys(files: ReadOnlyFiles, head: RecordHead) -> list[str]:
-    """Return the keys of a record's messages. FileRemoved if it must be read, and is gone."""
+    """Return the keys of a record's messages; raises FileRemoved if the record must be read but is gone."""
     if not has_items(head):
         return keys_of(head)
     return keys_of_all(files.read(head.physical_offset, head.size), head)
 
 
 def _record(files: ReadOnlyFiles, offset: int, until: int) -> bytes | None:
-    """Return the record at an offset from an index, if there is a readable one."""
+    """Return the record at an offset taken from an index; None if it is not readable."""
     if offset < 0 or not files.has(offset):
         return None
     try:
@@ -492,7 +495,7 @@ def _record(files: ReadOnlyFiles, offset: int, until: int) -> bytes | None:
 
 
 def _name(timestamp_ms: int, *, after: str) -> str:
-    """Return a file's name by the time of its first message, after the existing ones."""
+    """Return the name of a new file, from the time of its first message, sorted after all existing names."""
     timestamp_ms = min(max(timestamp_ms, 0), _DATED_MS_MAX)
     name = f"{datetime.fromtimestamp(timestamp_ms / 1000):%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}"
     return max(name, f"{int(after) + 1:0{NAME_DIGITS}d}") if after else name

@@ -1,21 +1,19 @@
-"""The message store: appends to the log and the queues by one write; up to where readers may read
-(`visible_offset`); when appends are refused (full disk, failed fsync, lost directory), for a while or for
-good.
+"""The message store: appends to the log and the queues with one write; limits reads (`visible_offset`);
+refuses appends, for a while or for good, after a full disk, a failed fsync or a lost directory.
 
     append_batch → records in the log, units in the queues      (one write)
     plan_log_flush, plan_queue_flush → run_flush in a thread → complete_flush    (durable)
     read ← bounded by `visible_offset`
 
-    stored ─► waits, by the log's end ─► on the disk, and at slaves, as far as either is asked for ─► shown
+    stored ─► waits, by the log's end ─► on the disk and on slaves, where required ─► visible
 
-`visible_offset` alone bounds reads and wakes held ones: it is the end of the written data under ASYNC_FLUSH,
-of the data on the disk under SYNC_FLUSH. Queues whose readable end moved are collected and returned by
-`take_changes`.
+`visible_offset` alone limits reads and wakes held ones: it is the end of the written data under ASYNC_FLUSH
+and of the flushed data under SYNC_FLUSH. `take_changes` returns the queues whose readable end moved.
 
-After a full disk appends are retried after a while, and a look for room may end it before; a failed fsync is
-final (`Refusal`).
+After a full disk appends are retried after a while; a check of the free space may lift the refusal without an
+append. A failed fsync is final (`Refusal`).
 
-Everything here runs on one thread, the event loop's; only `open` and `close` wait.
+Everything here runs in one thread, the event loop's; only `open` and `close` wait.
 
 Upstream: store/DefaultMessageStore.java, CommitLog.asyncPutMessages.
 """
@@ -90,14 +88,14 @@ from libramq.store.retention import Cleaning
 log = get_logger(__name__)
 
 T = TypeVar("T")
-#: Ours: how often a thread reads for the same read, before the loop waits: memory may be so short that
-#: what was read is gone again. A search by time reads some 20 units and as many records.
+#: Ours: a thread warms the page cache this often for one read, before the loop itself waits: under memory
+#: pressure warmed pages may be evicted again. A search by time reads some 20 units and as many records.
 WARMINGS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
-    """A snapshot of a store's content and activity since the opening; it reads nothing from the disk."""
+    """A snapshot of a store's content and its activity since the opening, taken without reading the disk."""
 
     min_physical_offset: int
     max_physical_offset: int
@@ -134,25 +132,25 @@ class MessageStore:
         self._log = CommitLog(filesystem, files, config)
         self._queues = ConsumeQueueTable(filesystem, files, config)
         self._get_count = self._get_bytes = 0
-        #: Called once, when something is read next.
+        #: Called once, at the next read that returns messages.
         self.when_read: Callable[[], None] | None = None
         self._is_sync = self._is_bounded = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._replicated: int | None = None
-        #: Called when something is appended, flushed, shown or removed.
+        #: Called when data is appended, flushed, made visible or removed.
         self.changed: Callable[[], None] = lambda: None
-        #: Called when a flush is to begin soon (`want_flush`).
+        #: Called when a flush should begin soon (`want_flush`).
         self.flush_wanted: Callable[[], None] = lambda: None
         self._waiting: dict[Callable[[], None], None] = {}
-        #: The queues for `take_changes`.
+        #: The readable end of each queue for the next `take_changes`.
         self.touched: dict[tuple[str, int], int] = {}
         self._unsafe: deque[tuple[int, Sequence[tuple[ConsumeQueue, int]]]] = deque()
         self._refusal = Refusal(clock, self._room)
         self._store_host = encode_host(config.store_host)
-        #: Messages stored by topic, since the last drain.
+        #: Messages stored since the last drain, by topic.
         self.topic_puts: dict[str, int] = {}
         self._last_store_timestamp_ms = WallMs(0)
         self._put_count = self._put_bytes = 0
-        #: Whether everything is refused, as too few slaves are in sync.
+        #: Whether appends are refused because too few slaves are in sync.
         self.lacks_replicas = False
         self.recovery: RecoveryReport | None = None
         self.deletions = Deletions(filesystem, config.root)
@@ -173,7 +171,7 @@ class MessageStore:
         self.removal = self._queues.removal
         self._lock: int | None = None
         self._directories: dict[Path, tuple[int, int] | None] = {}
-        #: What is wrong once `look_for_directories` has missed one: nothing may be written any more.
+        #: The error once `look_for_directories` has missed a directory; nothing may be written any more.
         self.lost: SyncFailed | None = None
         self._is_open = False
 
@@ -191,7 +189,7 @@ class MessageStore:
             self._last_store_timestamp_ms = self.recovery.last_store_timestamp_ms
             if not self._last_store_timestamp_ms:
                 self._last_store_timestamp_ms = checkpoint.commit_log_timestamp_ms
-            # Data that survived a kill may be in the page cache only, and not yet on the disk.
+            # Data that survived a kill may be only in the page cache, not on the disk.
             clean = self.recovery.clean
             self._log.flushed = self._log.end if clean else max(self.recovery.start, self._log.min_offset)
             self._flush_or_refuse()
@@ -217,14 +215,14 @@ class MessageStore:
                 self._flush_everything()
                 self._flusher.save_checkpoint()
                 self._filesystem.unlink(self.config.root / ABORT)
-                self._filesystem.sync_directory(self.config.root)  # Else a power cut brings `abort` back.
+                self._filesystem.sync_directory(self.config.root)  # Or a power cut could restore `abort`.
         finally:
             self._release()
 
     # Appending.
 
     def append_batch(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
-        """Store messages, all in one file and by one write; return one result per message or run."""
+        """Store messages with one write to one file; return one result per message or run."""
         if self.config.is_copy or not self._may_write():
             return [SERVICE_NOT_AVAILABLE] * len(messages)
         if self.lacks_replicas:
@@ -257,12 +255,12 @@ class MessageStore:
         return drained
 
     def keep_in_batches(self, topic: str) -> None:
-        """Have new queues of a topic be of batches (queue.type=BatchCQ), unless it has others already."""
+        """Make new queues of a topic batch queues (queue.type=BatchCQ), unless it has other queues."""
         if all(queue.is_batch for queue in self._queues.of_topic(topic)):
             self._queues.batch_topics.add(topic)
 
     def is_in_batches(self, topic: str) -> bool:
-        """Return whether new queues of a topic are of batches."""
+        """Return whether new queues of a topic are batch queues."""
         return topic in self._queues.batch_topics
 
     @property
@@ -272,7 +270,7 @@ class MessageStore:
 
     @property
     def is_flush_wanted(self) -> bool:
-        """Return whether the log has to be flushed at once, because a reply waits for it."""
+        """Return whether the log must be flushed at once because a reply waits for it."""
         flushed = self._log.flushed
         return self._log.end > flushed and (self._is_sync or flushed < self._flusher.wanted_end)
 
@@ -290,21 +288,21 @@ class MessageStore:
 
     @property
     def flushed_offset(self) -> int:
-        """Return the offset before which everything is on the disk; results up to it are durable."""
+        """Return the end of the flushed log; appends that end at or before it are durable."""
         return self._log.flushed
 
     @property
     def end(self) -> int:
-        """Return where the next record goes."""
+        """Return the physical offset of the next record."""
         return self._log.end
 
     def want_flush(self, physical_offset: int) -> None:
-        """Have the next plan flush the log up to an offset, however little of it is dirty."""
+        """Make the next plan flush the log up to an offset, even if few pages are dirty."""
         self._flusher.wanted_end = max(self._flusher.wanted_end, physical_offset)
         self.flush_wanted()
 
     def expect_lone_sends(self, *, is_alone: bool) -> None:
-        """Note whether one sender is alone: each message is flushed next, so the disk begins at once."""
+        """Note whether there is a lone sender: its messages are flushed next, so writeback starts at once."""
         self._log.is_flushed_next = is_alone and self._is_sync
 
     def flush(self) -> None:
@@ -315,13 +313,13 @@ class MessageStore:
         self._show_what_is_safe()
 
     def plan_log_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
-        """Return the flush that is due of the log alone; raises OSError if its files cannot be opened."""
+        """Return the due flush of the log; raises OSError if its files cannot be opened."""
         return self._flusher.plan_log(now_ms) if self._is_open and not self._refusal.is_final else None
 
     def plan_queue_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
-        """Return the flush that is due of the queues alone; also writes out pending units.
+        """Write out pending units, and return the due flush of the queues.
 
-        Where many queues are new this is a slice, and the next is due as soon as the plan was run.
+        If many queues are new, this is one slice, and the next is due once the plan has been run.
         """
         if not self._is_open or self._refusal.is_final:
             return None
@@ -334,13 +332,13 @@ class MessageStore:
         return self._flusher.is_writing_queues and not self._refusal.is_final
 
     def complete_flush(self, plan: FlushPlan) -> None:
-        """Handle a plan that was run: its data is durable, and readable under SYNC_FLUSH."""
+        """Handle a completed plan: its data is durable and, under SYNC_FLUSH, becomes readable."""
         self._flusher.complete(plan)
         self._points.flushed(plan, self._log.flushed)
         self._show_what_is_safe()
 
     def look_for_directories(self) -> None:
-        """Refuse everything if a directory was removed or exchanged: what is written then is lost."""
+        """Refuse all appends for good if a directory was removed or replaced: later writes would be lost."""
         for path in (self.config.root, self.config.commit_log_directory):
             found, known = self._filesystem.identity(path), self._directories.get(path)
             if known is None and (found is not None or not self._log.end):  # The log may begin later.
@@ -350,11 +348,11 @@ class MessageStore:
                 self.fail_flush(self.lost)
 
     def look_for_room(self) -> None:
-        """End the refusal of a full disk that has room again: nobody may send, and find out."""
+        """Lift a full disk's refusal if there is room again, without waiting for an append to notice."""
         self._refusal.look_for_room(self.config.max_message_size)
 
     def _room(self) -> int | None:
-        """Return the bytes that are left of the fuller disk; None: unknown."""
+        """Return the bytes available on the fuller disk; None if unknown."""
         with contextlib.suppress(OSError):
             return min(self._filesystem.disk_space(each).available_bytes for each in self.config.disks)
         return None
@@ -364,9 +362,10 @@ class MessageStore:
         self._refusal.fail(error)
 
     def delete_topic(self, topic: str, *, may_be_awaited: bool = False) -> None:
-        """Remove the queues of a topic, their files by `removal`; its records are removed with their files.
+        """Remove the queues of a topic. `removal` deletes their files; its records go with the log's files.
 
-        may_be_awaited: messages that have no queue yet may wait for it. Raises OSError if the disk refuses.
+        may_be_awaited: messages without a queue may be waiting for this topic. Raises OSError if the disk
+        refuses.
         """
         former = self._queues.of_topic(topic)
         if may_be_awaited or former:
@@ -375,7 +374,7 @@ class MessageStore:
         self._queues_deleted(topic, former)
 
     def copy_deletions(self, ends: Mapping[str, int]) -> Iterator[None]:
-        """Take over deletions of a slave's master, as far as the log goes; OSError if the disk refuses."""
+        """Adopt the master's deletions up to the log's end; raises OSError if the disk refuses."""
         for name, end in ends.items():
             if self.deletions.end_of(name) < end <= self._log.end:
                 self._copy_deletion(name, end)
@@ -386,7 +385,7 @@ class MessageStore:
         former = [each for each in self._queues.of_topic(topic) if each.last_physical_end <= end]
         if former and len(former) == len(self._queues.of_topic(topic)):
             self._queues.delete_topic(topic)
-        else:  # Others have begun again.
+        else:  # Other queues have messages of the new topic.
             for queue in former:
                 self._queues.delete(queue)
         self._queues_deleted(topic, former)
@@ -398,7 +397,7 @@ class MessageStore:
         self.changed()
 
     def remove_group(self, group: str) -> None:
-        """Note that a group is removed: what it popped before is not of a later group of its name.
+        """Note that a group is removed: its pops do not belong to a later group of the same name.
 
         Raises OSError if the disk refuses.
         """
@@ -406,9 +405,9 @@ class MessageStore:
         self.changed()
 
     def cut(self, end: int) -> None:
-        """Remove everything of the log from a record's start on, and wait for the disk.
+        """Cut the log at a record's start, and wait for the disk.
 
-        The removed bytes are kept aside. Raises StoreError where the disk refuses; the log may be cut then.
+        The removed bytes are kept aside. Raises StoreError if the disk refuses; the log may be cut even then.
         """
         if not self._may_write():
             raise StoreError(f"{self.config.root} cannot be cut: {self.failure or 'it is closed'}")
@@ -425,10 +424,10 @@ class MessageStore:
         self._flush_everything()
 
     def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> int:
-        """Have a queue begin at an offset, or at its end, if it begins before; return where it begins now.
+        """Raise a queue's minimum offset to `offset`, at most to its end; return the minimum offset.
 
-        On the disk with the log's next flush (`is_flushed`). Raises OSError where the disk refuses, and
-        ColdRead before anything changes (see `without_waiting`).
+        The change is durable with the log's next flush (`is_flushed`). Raises OSError if the disk refuses,
+        and ColdRead before anything changes (see `without_waiting`).
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -443,7 +442,7 @@ class MessageStore:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Return how many messages were stored and read since the store was opened."""
+        """Return the numbers of messages stored and read since the store was opened."""
         return self._put_count, self._get_count
 
     def statistics(self) -> StoreStatistics:
@@ -463,7 +462,7 @@ class MessageStore:
             failure=self.failure,
         )
 
-    # Reading, up to `visible_offset`. Data that is not in memory is waited for, except with may_wait=False.
+    # Reading, up to `visible_offset`. Reads wait for data that is not in memory, except with may_wait=False.
 
     def read(
         self,
@@ -478,10 +477,10 @@ class MessageStore:
         as_stored: bool = False,
         may_be_wrapped: bool = False,
     ) -> ReadResult:
-        """Read messages from an offset on; with may_wait=False WOULD_WAIT names what to `warm` first.
+        """Read messages from an offset; with may_wait=False, WOULD_WAIT names the data to `warm` first.
 
-        as_stored: return inner batches as they are, from before the offset perhaps. may_be_wrapped: those
-        that clients of RocketMQ unwrap may come so, unless messages are selected by tag codes.
+        as_stored: return inner batches as they are; they may begin before the offset. may_be_wrapped: return
+        inner batches that RocketMQ clients can unwrap as they are, unless tag codes select messages.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -494,11 +493,11 @@ class MessageStore:
         return result
 
     def no_queue(self, topic: str) -> ReadResult:
-        """Return what a read of a queue that has not begun results in."""
+        """Return the result of reading a queue that has no messages yet."""
         return NO_BATCHES if topic in self._queues.batch_topics else NO_QUEUE
 
     def look(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
-        """Read messages as they are stored, for a search: they go to no client, so they are not counted."""
+        """Read messages as stored, for a search; not counted, because no client receives them."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return NO_QUEUE
@@ -542,9 +541,9 @@ class MessageStore:
         *,
         may_wait: bool = True,
     ) -> FilteredRead | None:
-        """Return a read in steps, of messages that pass a filter; pass its result to `count_read`.
+        """Return a stepwise read of the messages that pass a filter; pass its result to `count_read`.
 
-        None if there is no such queue.
+        Returns None if there is no such queue.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -561,7 +560,7 @@ class MessageStore:
         )
 
     def count_read(self, result: ReadResult) -> None:
-        """Count what a read returned."""
+        """Count the messages and bytes that a read returned."""
         self._get_count += result.count
         self._get_bytes += result.size
         if self.when_read is not None and result.count:
@@ -596,29 +595,29 @@ class MessageStore:
         return queue.visible_max if queue else 0
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the message that is stored next in a queue; others may not be readable yet."""
+        """Return the offset of a queue's next message; messages before it may not be readable yet."""
         queue = self._queues.get(topic, queue_id)
         return queue.max_offset if queue else 0
 
     def durable_max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the end of a queue's messages on the disk; under SYNC_FLUSH those are the readable ones."""
+        """Return the end of a queue's durable messages."""
         queue = self._queues.get(topic, queue_id)
         return queue.first_at_or_after(self._log.flushed) if queue else 0
 
     def first_offset_at(self, topic: str, queue_id: int, physical_offset: int) -> int:
-        """Return the first message of a queue that lies at or behind a place in the log."""
+        """Return the offset of a queue's first message at or after a physical offset."""
         queue = self._queues.get(topic, queue_id)
         return queue.first_at_or_after(physical_offset) if queue else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the first message of a queue; 0 if there is no such queue."""
+        """Return the offset of a queue's first message; 0 if there is no such queue."""
         queue = self._queues.get(topic, queue_id)
         return queue.min_offset if queue else 0
 
     def offset_by_timestamp(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """Return the message of a queue that was stored at a time, or next to it."""
+        """Return the offset of a queue's message stored at a time, or of the nearest one by `boundary`."""
         queue = self._queues.get(topic, queue_id)
         return search_timestamp(self._log, queue, timestamp_ms, boundary) if queue else 0
 
@@ -631,7 +630,7 @@ class MessageStore:
         return self._log.store_timestamp_ms(unit[0]) if unit and unit[1] != BLANK_SIZE else -1
 
     def stored_ms(self, topic: str, queue_id: int, offset: int) -> Work[int]:
-        """Return when a message was stored, -1 if there is none; a thread reads what is not in memory."""
+        """Return when a message was stored, -1 if there is none; a thread reads from the disk if needed."""
         return self.reading(partial(self.store_timestamp_ms, topic, queue_id, offset))
 
     def earliest_log_time(self) -> int:
@@ -648,11 +647,11 @@ class MessageStore:
         return queue is None or queue.is_young(self._log.end - self.config.in_memory_bytes)
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """Return the record at an offset from a client: only if its queue refers to it."""
+        """Return the record at an offset sent by a client, only if its queue refers to it."""
         return self._find(physical_offset, self.visible_offset)
 
     def logged_record(self, physical_offset: int, sha256: str) -> bytes | None:
-        """Return the record at an offset, even if no queue refers to it, to a caller that has it."""
+        """Return the record at an offset to a caller that knows its digest, even if no queue refers to it."""
         found = whole_record(self._log, physical_offset, self.visible_offset)
         return found[0] if found is not None and hashlib.sha256(found[0]).hexdigest() == sha256 else None
 
@@ -665,7 +664,7 @@ class MessageStore:
         return _decoded(self._find(physical_offset, self._log.end))
 
     def _find(self, place: int, end: int) -> bytes | None:
-        """Return the record of a message, by its place (`message.ids`)."""
+        """Return the record of the message at a place (`message.ids`)."""
         physical_offset, number = split_place(place)
         kept = self._kept(physical_offset, end)
         if kept is not None:
@@ -683,7 +682,7 @@ class MessageStore:
         return messages[number] if number < len(messages) else None
 
     def _kept(self, physical_offset: int, end: int) -> Sequence[bytes] | None:
-        """Return the messages of a batch that was unwrapped before, if its queue refers to it."""
+        """Return the messages of a recently unwrapped batch, if its queue refers to it."""
         kept = self.unwrapping.kept(physical_offset)
         if kept is None or not self._log.min_offset <= physical_offset <= end - kept[0].size:
             return None
@@ -693,7 +692,7 @@ class MessageStore:
         return messages if is_one else None
 
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Return the readable units of a queue from an offset on: physical offset, size, tag code."""
+        """Return the readable units of a queue from an offset: physical offset, size, tag code."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.visible_max:
             return []
@@ -704,7 +703,7 @@ class MessageStore:
 
     @property
     def light_queue_count(self) -> int:
-        """Return how many light queues there are (LMQ)."""
+        """Return the number of light queues (LMQ)."""
         return self._queues.light_count
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
@@ -727,17 +726,17 @@ class MessageStore:
         return self._log.min_offset
 
     def log_file_start(self, offset: int) -> int:
-        """Return where the file of the log with this byte begins."""
+        """Return the start of the log file that holds this byte."""
         return self._log.segments.start_of(offset)
 
     def log_file_end(self, offset: int) -> int:
-        """Return where the file of the log with this byte ends."""
+        """Return the end of the log file that holds this byte."""
         return self._log.segments.start_of(offset) + self._log.segments.file_size
 
     def read_log(self, offset: int, size: int, *, may_wait: bool = False) -> bytes | FileRange | None:
         """Return bytes of one file of the log; None if they do not exist (any more).
 
-        If the disk would have to be read: the range to `warm` first, unless the caller may wait.
+        If the disk would have to be read and the caller may not wait, returns the range to `warm` first.
         """
         return self._log.read(offset, size) if may_wait else self._log.read_nowait(offset, size)
 
@@ -747,7 +746,7 @@ class MessageStore:
         return self._files.may_wait
 
     def reading(self, read: Callable[[], T]) -> Work[T]:
-        """Return the result of `read`, which is repeated once a thread has read what was not in memory."""
+        """Return the result of `read`, repeating it after a thread has brought missing data into memory."""
         for _ in range(WARMINGS_MAX):
             try:
                 with self.without_waiting():
@@ -759,7 +758,7 @@ class MessageStore:
 
     @contextlib.contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Make reads that would wait for the disk raise ColdRead; `warm` its range, and start over."""
+        """Make reads that would wait for the disk raise ColdRead; `warm` its range, then retry."""
         files = self._files
         was, files.may_wait = files.may_wait, False
         try:
@@ -769,30 +768,30 @@ class MessageStore:
 
     def warm(self, ranges: tuple[Cold, ...]) -> None:
         """Bring file ranges into the page cache, and unwrap batches; may be called in a thread."""
-        with contextlib.suppress(OSError):  # The reader will get the error.
+        with contextlib.suppress(OSError):  # The read itself will raise the error.
             warm(self._filesystem, ranges)
 
-    # How far readers see, and which queues have more to read than before.
+    # The readable end, and the queues with new readable messages.
 
     def when_changed(self, action: Callable[[], None]) -> None:
-        """Have `take_changes` return an action once, after the next change."""
+        """Make `take_changes` return an action once, after the next change."""
         self._waiting[action] = None
 
     def take_changes(self) -> tuple[dict[tuple[str, int], int], Sequence[Callable[[], None]]]:
-        """Return the queues whose readable end moved since the last call, with that end, and who waits."""
+        """Return the queues whose readable end moved since the last call, their ends, and the actions."""
         touched, self.touched = self.touched, {}
         waiting = tuple(self._waiting)
         self._waiting.clear()
         return touched, waiting
 
     def set_replicated(self, offset: int | None) -> None:
-        """Show readers nothing that slaves do not have; None: whatever slaves have."""
+        """Limit reads to an offset that slaves have confirmed; None removes the limit."""
         self._replicated = offset
         self._is_bounded = self._is_sync or offset is not None
         self._show_what_is_safe()
 
     def _show_when_safe(self, shown: Sequence[tuple[ConsumeQueue, int]]) -> None:
-        """Show what was stored, at once or when it is safe: queues, with their ends."""
+        """Make stored messages readable, at once or when they are safe. shown: queues with their new ends."""
         if self._is_bounded:
             self._unsafe.append((self._log.end, shown))
         else:
@@ -803,7 +802,7 @@ class MessageStore:
         self.changed()
 
     def _show_what_is_safe(self) -> None:
-        """Show readers what is on the disk and at slaves, as far as either is asked for; hide nothing."""
+        """Make messages readable that are on the disk and on slaves, where required; hide nothing."""
         if self._is_bounded or self._unsafe:
             safe = self._log.flushed if self._is_sync else self._log.end
             if self._replicated is not None:
@@ -820,7 +819,7 @@ class MessageStore:
                 self.touched[queue.topic, queue.queue_id] = queue.visible_max
 
     def _hide_from(self, end: int) -> None:
-        """Show nothing from an offset on: the log was cut there, and all before is safe."""
+        """Hide everything from an offset: the log was cut there, and all earlier messages are safe."""
         self._unsafe.clear()
         self.visible_offset = end
         for queue in self._queues:
@@ -848,7 +847,7 @@ class MessageStore:
 
     def _flush_everything(self) -> None:
         try:
-            # Numbers that a queue lost are given out again: its old units may not reappear behind them.
+            # A cut queue reuses its offsets, so its old units must not reappear after them.
             self._flusher.sync_resized()
             self._flusher.flush_everything(self._last_store_timestamp_ms)
             self._points.all_flushed(self._log.end)
@@ -856,7 +855,7 @@ class MessageStore:
             raise StoreError(f"{self.config.root} cannot be flushed: {failed}") from failed
 
     def _flush_or_refuse(self) -> None:
-        """Flush what recovery changed; a full disk can still be read."""
+        """Flush the changes of recovery; if the disk is full, the store opens read-only."""
         try:
             self._flush_everything()
         except StoreError as failed:
@@ -906,7 +905,7 @@ class MessageStore:
         self._show_when_safe(shown)
 
     def _copied(self, heads: list[RecordHead], ends: dict[ConsumeQueue, int]) -> None:
-        """Handle records that came from the master."""
+        """Handle records copied from the master."""
         self._last_store_timestamp_ms = WallMs(heads[-1].store_timestamp_ms)
         self._put_bytes += sum(head.size for head in heads)
         for head in heads:
@@ -918,13 +917,13 @@ class MessageStore:
     def _write_out_queue(self, queue: ConsumeQueue) -> None:
         try:
             self._queues.write_out_queue(queue)
-            self._queues.pending[queue] = None  # For the next round, which flushes it.
+            self._queues.pending[queue] = None  # The next round flushes it.
         except OSError as failed:
             self._refusal.begin(f"a consume queue cannot be written: {failed}")
 
 
 def _sound(record: bytes) -> bytes | None:
-    """Return a record if its body matches its checksum: those of a damaged batch do not."""
+    """Return a record if its body matches its checksum; records of a damaged batch do not."""
     head = peek_record(record)
     return record if head is not None and has_good_crc(record, head) else None
 
@@ -934,20 +933,20 @@ def _decoded(record: bytes | None) -> MessageExt | None:
     return decoded[0] if decoded else None
 
 
-REFUSAL_MS: Final = 1_000  # Ours: how long appends are refused after the disk was full.
-LOG_MS: Final = 60_000  # Ours: how often that is logged, as the log may be on the same disk.
+REFUSAL_MS: Final = 1_000  # Ours: appends are refused this long after a full disk.
+LOG_MS: Final = 60_000  # Ours: a refusal is logged at most this often, as log files may be on that disk.
 
 
 class Refusal:
-    """The refusal of messages, for a while or for good. reason: None while they are accepted.
+    """The refusal of messages, for a while or for good. reason: None while messages are accepted.
 
-    room: returns what is left of the disk.
+    room: returns the available bytes of the disk.
     """
 
     def __init__(self, clock: Clock, room: Callable[[], int | None]) -> None:
         self.reason: str | None = None
         self._room = room
-        self._room_before: int | None = None  # When it began.
+        self._room_before: int | None = None  # When the refusal began.
         self.is_final = False
         self._clock = clock
         self._since_ms = MonotonicMs(0)
@@ -974,9 +973,10 @@ class Refusal:
         return self.reason is None
 
     def look_for_room(self, wanted: int) -> None:
-        """End it if so many bytes have become free since it began.
+        """End the refusal if `wanted` bytes have become free since it began.
 
-        Where room was not what it lacked, but files or the permission to write, only a message finds out.
+        If the cause was not space but descriptors or permissions, only the next append shows whether it is
+        gone.
         """
         if self._is_due:
             before, room = self._room_before, self._room()
@@ -985,7 +985,7 @@ class Refusal:
 
     @property
     def _is_due(self) -> bool:
-        """Return whether there is a refusal that has lasted for its while, and may end."""
+        """Return whether a temporary refusal has lasted long enough to end."""
         if self.reason is None:
             return False
         return not self.is_final and self._clock.monotonic_ms() - self._since_ms >= REFUSAL_MS

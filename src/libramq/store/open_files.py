@@ -1,9 +1,9 @@
-"""The open files: how many descriptors a store may have open, and which are closed first.
+"""The open files: limits a store's descriptors, and closes the least recently used ones first.
 
-A broker may have ten thousand queues but only a thousand descriptors. The commit log's files that are still
-written or flushed are held: their descriptors stay open in any case, and a thread may flush them. All others
-are used by the event loop alone; threads open their own, so that no descriptor is closed under them. Whatever
-else the loop opens has one of these closed where the process has no descriptor left.
+A broker may have ten thousand queues but only a thousand descriptors. Files of the commit log that are still
+being written or flushed are held: their descriptors stay open, and a thread may flush them. Only the event
+loop uses the other descriptors; threads open their own, so none is closed while a thread uses it. If the
+process runs out of descriptors when the loop opens another file, one of these is closed.
 """
 
 from collections import OrderedDict
@@ -14,13 +14,14 @@ from typing import Final
 
 from libramq.filesystem import DESCRIPTORS_IDLE, FileSystem
 
-#: Ours: the share of these in a process's descriptors, where there are few, and how many they may always be.
+#: Ours: if descriptors are scarce, the store may use one in this many of the process's.
 SHARE: Final = 4
+#: Ours: the store may always have this many open.
 COUNT_MIN: Final = 4
 
 
 class OpenFiles:
-    """Descriptors by path, at most `count_max` besides those that are held."""
+    """Descriptors by path: at most `count_max`, not counting held ones."""
 
     def __init__(self, filesystem: FileSystem, count_max: int) -> None:
         self._filesystem = filesystem
@@ -46,7 +47,7 @@ class OpenFiles:
             self._files.move_to_end(path)
             return file
         self._make_room()
-        self._thread = get_ident()  # The file system may close one of ours to open it.
+        self._thread = get_ident()  # Opening may close one of these (`_close_one`).
         file = self._files[path] = self._filesystem.open(path, write=True)
         return file
 
@@ -64,11 +65,11 @@ class OpenFiles:
 
     @property
     def held_count(self) -> int:
-        """Return how many files are held."""
+        """Return the number of held files."""
         return len(self._held)
 
     def held_only(self, path: Path) -> int | None:
-        """Return the descriptor of a file if it is held, and no other is."""
+        """Return the descriptor of a file if it is the only held one."""
         return self._held.get(path) if len(self._held) == 1 else None
 
     def forget(self, path: Path) -> None:
@@ -79,13 +80,13 @@ class OpenFiles:
                 self._filesystem.close(file)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all descriptors."""
         for files in (self._files, self._held):
             while files:
                 self._filesystem.close(files.popitem()[1])
 
     def _close_one(self) -> bool:
-        """Close the least recently used file, and return whether there was one, unless a thread asks."""
+        """Close the least recently used file; return False if there is none or another thread calls."""
         if not self._files or get_ident() != self._thread:
             return False
         self._filesystem.close(self._files.popitem(last=False)[1])

@@ -1,15 +1,15 @@
-"""The packed batch: messages encoded as records and units before anything is written; which messages are
-illegal, and each one's queue number.
+"""The packed batch: encodes messages as records and units before anything is written, assigns queue offsets,
+and rejects illegal messages.
 
     bodies ─► sizes, checksums ─┐
-    properties ─► sizes ────────┼─► heads, positions ─► records, units         of a run, column by column
-                                └─ one head for what all share
+    properties ─► sizes ────────┼─► heads, positions ─► records, units         for a run, column by column
+                                └─ one head for the shared fields
 
-Only numbers in a plan for each queue change here, so a batch that does not fit, or that the disk refuses, is
-simply packed again or dropped. These are the broker's hottest loops: two to three microseconds a message,
-which is why they pack the record's head themselves and create no object but the result. Of a run each step is
-one call over all messages, so a message costs half of what a loop with its fifteen fields takes: 0.8 µs, and
-the checksum of its body.
+Packing changes only a plan for each queue, so a batch that does not fit or that the disk refuses is simply
+packed again or dropped. These are the broker's hottest loops: at two to three microseconds a message, they
+pack the record's head themselves and create no object but the result. For a run, each step is one call over
+all messages, so a message costs half as much as in a loop over its fifteen fields: 0.8 µs plus the checksum
+of its body.
 
 Upstream: store/MessageExtEncoder.java, CommitLog.DefaultAppendMessageCallback.
 """
@@ -46,9 +46,9 @@ from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, MARK, numbered, ta
 
 
 class QueuePlan(msgspec.Struct):
-    """The units that a batch will add to one queue, in as many pieces as there were runs.
+    """The units that a batch will add to one queue, in one piece per run.
 
-    is_batch: it is a queue of batches. is_light: its messages count under their own topic.
+    is_batch: the queue is a batch queue. is_light: its messages are counted under their own topic.
     """
 
     queue: ConsumeQueue
@@ -59,7 +59,7 @@ class QueuePlan(msgspec.Struct):
     is_light: bool = False
 
 
-#: By topic and queue id.
+#: The plans by topic and queue id.
 Plans = dict[tuple[str, int], QueuePlan]
 
 
@@ -85,7 +85,7 @@ def pack_batch(
     store_host: bytes,
     body_bytes_max: int,
 ) -> PackedBatch:
-    """Return the records of messages as they will lie from `physical_offset` on."""
+    """Pack messages into records that start at `physical_offset`."""
     store_bit = STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0
     plans: Plans = {}
     parts: list[bytes] = []
@@ -138,7 +138,7 @@ def pack_batch(
 
 
 def _of_batches(message: StoreMessage, queue_offset: int, *, may_be: bool) -> bytes:
-    """Return the properties of a message in a queue of batches; InvalidMessage if it may not be in one."""
+    """Return the properties of a message in a batch queue; raises InvalidMessage if it may not be in one."""
     properties = based(message.properties_text, queue_offset, may_be=may_be)
     if message.sys_flag & INNER_BATCH and find_property(properties, _NUM) != b"%d" % message.count:
         raise InvalidMessage("an inner batch does not say how many messages it has")
@@ -146,7 +146,7 @@ def _of_batches(message: StoreMessage, queue_offset: int, *, may_be: bool) -> by
 
 
 def with_light(messages: Sequence[StoreMessage | MessageRun]) -> list[StoreMessage | MessageRun]:
-    """Return messages that name light queues as runs of one: those get their numbers there."""
+    """Turn messages that name light queues into runs of one, because only runs get light queue offsets."""
     return [
         run_of_one(each)
         if type(each) is StoreMessage
@@ -158,20 +158,20 @@ def with_light(messages: Sequence[StoreMessage | MessageRun]) -> list[StoreMessa
 
 
 def new_plan(plans: Plans, queues: ConsumeQueueTable, key: tuple[str, int]) -> QueuePlan:
-    """Add the plan of a queue that the batch has not met yet; it is made if there is none."""
+    """Add a plan for a queue, creating the queue if necessary."""
     queue = queues.get_or_create(*key)
     plan = plans[key] = QueuePlan(queue, queue.max_offset, queue.last_physical_end, [], queue.is_batch)
     return plan
 
 
-#: Head, body, topic with the length of the properties, properties, suffix.
+#: A record's pieces: head, body, topic with the length of the properties, properties, suffix.
 _PIECES: Final = 5
-#: Which messages of a run each light queue gets.
+#: The indexes of a run's messages by light queue.
 _Light = dict[str, list[int]]
 
 
 class Place(NamedTuple):
-    """Where a run is stored, and when, and the most that a body may have."""
+    """The physical offset, store time and host of a run, and the limit of a body's size."""
 
     physical_offset: int
     store_timestamp_ms: WallMs
@@ -182,12 +182,12 @@ class Place(NamedTuple):
 def pack_run(
     run: MessageRun, queues: ConsumeQueueTable, plans: Plans, parts: list[bytes], place: Place
 ) -> AppendResult:
-    """Add the records of a run to `parts`, its units to `plans`; nothing if one of its messages is illegal.
+    """Add the records of a run to `parts` and its units to `plans`; nothing if a message is illegal.
 
-    A message is checked for the same as one by itself (`pack_batch`).
+    Each message gets the same checks as a single one (`pack_batch`).
     """
     sys_flag = run.sys_flag & ~HOST_BITS | host_bits(run.born_host, place.store_host)
-    if sys_flag & (TRANSACTION_PREPARED | INNER_BATCH) or not run.bodies:  # What is in a run is queued.
+    if sys_flag & (TRANSACTION_PREPARED | INNER_BATCH) or not run.bodies:  # Runs are always queued.
         return MESSAGE_ILLEGAL
     try:
         key = run.topic, run.queue_id
@@ -223,7 +223,7 @@ def pack_run(
 def _completed(
     run: MessageRun, queues: ConsumeQueueTable, plans: Plans, plan: QueuePlan, light: _Light
 ) -> tuple[Sequence[bytes], bytes]:
-    """Return what the properties of each message begin with, and what those of all end with."""
+    """Return the properties of each message, and the suffix that all of them share."""
     properties, suffix = run.properties, run.suffix
     has_light = queues.has_light and any(MARK in each for each in properties)
     if not has_light and not plan.is_batch:
@@ -244,16 +244,16 @@ def _completed(
 def _refusal(
     bodies: Sequence[bytes], properties: Sequence[bytes], suffix: bytes, body_bytes_max: int
 ) -> AppendResult | None:
-    """Return the refusal of a run with a message that is too long or has a NUL; None if there is none."""
+    """Return the refusal of a run if a message is too long or has a NUL in its properties, else None."""
     properties_bytes = max(map(len, properties)) + len(suffix)
     is_long = properties_bytes > PROPERTIES_BYTES_MAX or max(map(len, bodies)) > body_bytes_max
     return illegal(properties_bytes) if is_long or b"\0" in suffix + b"".join(properties) else None
 
 
 def illegal(properties_bytes: int) -> AppendResult:
-    """Return the refusal of a message that is too long, or has a NUL in its properties.
+    """Return the refusal of a message that is too long or has a NUL in its properties.
 
-    That would look to recovery like a sector that was never written.
+    To recovery, a NUL would look like a sector that was never written.
     """
     return PROPERTIES_SIZE_EXCEEDED if properties_bytes > PROPERTIES_BYTES_MAX else MESSAGE_ILLEGAL
 
@@ -266,7 +266,7 @@ def _records(
     queue_offset: int,
     place: Place,
 ) -> tuple[list[bytes], list[int], list[int]]:
-    """Return the records in pieces, their sizes and positions; struct.error for what is out of range."""
+    """Return the records in pieces, their sizes and positions; raises struct.error if out of range."""
     magic, topic = topic_prefix(run.topic)
     shared = HEADS[sys_flag & HOST_BITS].pack(
         0, magic, 0, run.queue_id, 0, 0, 0, sys_flag, run.born_timestamp_ms, run.born_host,
@@ -292,7 +292,7 @@ def _records(
 
 
 def based(properties: bytes, queue_offset: int, *, may_be: bool) -> bytes:
-    """Return the properties of a record of a queue of batches; InvalidMessage if it may not be in one."""
+    """Return the properties of a batch queue's record; raises InvalidMessage if it may not be in one."""
     if not may_be:
         raise InvalidMessage("an inner batch is stored in queues of batches only, and in no transaction")
     separator = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
@@ -305,7 +305,7 @@ def based(properties: bytes, queue_offset: int, *, may_be: bool) -> bytes:
 def _numbered(
     run: MessageRun, number: int, properties: bytes, queues: ConsumeQueueTable, plans: Plans, light: _Light
 ) -> bytes:
-    """Return properties with the message's numbers in the light queues that they name; note it for these."""
+    """Return a message's properties with its light queue offsets, and add it to `light`."""
     if not takes_part(run.topic):
         return without_numbers(properties)
 
@@ -320,7 +320,7 @@ def _numbered(
 
     try:
         properties, names = numbered(properties, next_number)
-    except InvalidName:  # No directory can have that name, or there are too many.
+    except InvalidName:  # The name is no valid directory name, or there are too many.
         return without_numbers(properties)
     for name in names:
         light.setdefault(name, []).append(number)
