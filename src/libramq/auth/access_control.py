@@ -1,15 +1,15 @@
-"""Access control: who has signed a request, who is a super user or another broker, and whether a user may do
-what a request is about; and the dry run, which only logs refusals.
+"""Access control: authenticates requests and authorizes them by the user's policies. Super users and the
+cluster's other brokers may do everything; the dry run only logs refusals.
 
     signature ───┬► Authenticator ─► Principal ─► Authorizer ─► the user's policies
     certificate ─┘                                          └─► everything, for a super user or another broker
 
-The dry run decides alike, logs what would have been refused and lets it pass: an operator of a running
+The dry run makes the same decisions, but logs a refusal and lets the request pass: an operator of a running
 cluster switches it on, reads the log until it is silent, and then enforces. Changes of the cluster itself or
-its users are refused already: who is let pass now could make itself a user for later. Ours.
+its users are refused even so; otherwise an intruder could create a user for later. Ours.
 
-Nothing is remembered between requests. The cluster's brokers sign with credentials of the configuration, not
-of the table: no change of the table parts them, even if a user has their name.
+No decision is cached between requests. The cluster's brokers sign with credentials from the configuration,
+not from the user table, so no change of the table can lock them out, even if a user has their name.
 Upstream: auth/authentication/chain/DefaultAuthenticationHandler.java,
 authorization/chain/UserAuthorizationHandler.java, AclAuthorizationHandler.java.
 """
@@ -31,16 +31,17 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: how soon the same refusal is logged again, and how many different ones are kept for that long.
+#: Ours: how soon the same refusal is logged again.
 LOGGED_EVERY_MS: Final = 60_000
+#: Ours: different refusals remembered for that long; further ones are not logged.
 KINDS_MAX: Final = 1_000
 
 
 class AccessControl:
-    """An Authenticator and an Authorizer by a table of users.
+    """An Authenticator and an Authorizer based on a table of users.
 
-    cluster: the name of this server's cluster. brokers: the name of the cluster's brokers, and the secrets
-    that are accepted from them.
+    cluster: the name of this server's cluster. brokers: the access key of the cluster's brokers, and their
+    accepted secrets.
     """
 
     permits_everything = False
@@ -51,9 +52,9 @@ class AccessControl:
         self._brokers = brokers
 
     def by_signature(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> Principal:
-        """Return who has signed a request, or whose certificate its connection has shown.
+        """Return the signer of a request, or else the user in the connection's certificate.
 
-        Raises NoPermission, with Apache's words. What is signed is believed before the certificate.
+        Raises NoPermission with Apache's messages. A signature has precedence over the certificate.
         """
         if connection.certificate_names and not fields.get(ACCESS_KEY):
             return self.by_certificate(connection)
@@ -73,7 +74,7 @@ class AccessControl:
         raise refused("check signature failed." if user.is_enabled else f"User:{name} is disabled.")
 
     def by_certificate(self, connection: Connection) -> Principal:
-        """Return the first user whose name is, letter for letter, one of those in the certificate."""
+        """Return the first user whose name is exactly one of the certificate's names; raises NoPermission."""
         names = connection.certificate_names
         user = next(filter(None, map(self._users.get, names)), None)
         if user is None:
@@ -100,7 +101,7 @@ class AccessControl:
         return user if user is not None and user.is_enabled else None
 
     def signed_in(self, connection: Connection, user: User, secret: bytes) -> Principal:
-        """Return the principal of a user who has proven to know a secret by another protocol's mechanism."""
+        """Return the principal of a user authenticated with a secret by another protocol's mechanism."""
         return Principal(user.name, host_of(connection), proof=_proof(secret))
 
     def may_go_on(self, principal: Principal) -> bool:
@@ -109,11 +110,11 @@ class AccessControl:
         return user is not None and principal.proof in (b"", *map(_proof, user.secrets))
 
     def may_be_sent_to(self, principal: Principal) -> bool:
-        """Return whether a client may get what it has not asked for: as nobody, a broker, or a valid user."""
+        """Return whether a client may get unrequested data: it is anonymous, a broker, or a valid user."""
         return principal is ANONYMOUS or principal.is_unrestricted or self.may_go_on(principal)
 
     def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
-        """Return if any of the actions is permitted; raise NoPermission, with Apache's words, if none is."""
+        """Return if any of the actions is permitted; raise NoPermission with Apache's message if none is."""
         if principal.is_unrestricted:
             return
         user = self._known(principal)
@@ -129,12 +130,12 @@ class AccessControl:
             )
 
     def is_super(self, principal: Principal) -> bool:
-        """Return whether a principal may make super users, and change them."""
+        """Return whether a principal may create and change super users."""
         user = self._users.get(principal.name) if principal is not ANONYMOUS else None
         return principal.is_unrestricted or (user is not None and user.is_enabled and user.is_super)
 
     def _known(self, principal: Principal) -> User:
-        if principal is ANONYMOUS:  # Whatever users are called.
+        if principal is ANONYMOUS:  # Even if a user has that name.
             raise refused("username cannot be null.")
         user = self._users.get(principal.name)
         if user is None:
@@ -149,7 +150,7 @@ def _proof(secret: bytes) -> bytes:
 
 
 class DryRun:
-    """An Authenticator and an Authorizer that refuse nothing but changes of the cluster."""
+    """An Authenticator and an Authorizer that refuse only passwords and changes of the cluster."""
 
     permits_everything = False
 
@@ -160,7 +161,7 @@ class DryRun:
         self._since_ms: MonotonicMs | None = None
 
     def by_signature(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> Principal:
-        """Return who has signed a request; nobody in particular if that is not proven."""
+        """Return the signer of a request; ANONYMOUS if the signature is not valid."""
         try:
             return self._access.by_signature(connection, fields, body)
         except NoPermission as error:
@@ -168,11 +169,11 @@ class DryRun:
             return ANONYMOUS
 
     def by_password(self, connection: Connection, name: str, password: str) -> Principal:
-        """Return the user with this name and password; raises NoPermission, as a client would be told."""
+        """Return the user with this name and password; raises NoPermission."""
         return self._access.by_password(connection, name, password)
 
     def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
-        """Return if an action is permitted, or only would be refused; raises NoPermission otherwise."""
+        """Log a refusal; raise NoPermission only if it concerns a change of the cluster."""
         try:
             self._access.authorize(principal, resource, actions)
         except NoPermission as error:
@@ -181,7 +182,7 @@ class DryRun:
             self._note(error.remark)
 
     def _note(self, remark: str) -> None:
-        """Log a refusal, if it has not been lately; others of the same kind are counted."""
+        """Log a refusal unless it was logged recently; repetitions are counted."""
         now_ms = self._clock.monotonic_ms()
         if self._since_ms is None or now_ms - self._since_ms >= LOGGED_EVERY_MS:
             repeated = sum(count - 1 for count in self._counts.values())

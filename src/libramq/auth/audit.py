@@ -1,17 +1,17 @@
-"""The audit: which changes, sign-ins and refusals become events, how like ones are counted together, and how
+"""The audit: which changes, sign-ins and refusals become events, how equal ones are counted together, and how
 many a second are kept in a flood.
 
-    created, changed, deleted, reset   each is an event, at the end of the turn
-    signed in, refused                 those of a second that are alike are one event, with their count
+    created, changed, deleted, reset   one event each, at the end of the turn
+    signed in, refused                 equal ones within a second are one event with a count
 
-A flood of refusals makes some dozen events, then a few a second. It hides no sign-in: who floods may be who
-signs in with a stolen password. Nor what others are refused: those who are refused take turns, the one that
-was written last comes last, and of each is written how many of its refusals are left out.
+A flood of refusals makes a few dozen events, then a few a second. It cannot hide sign-ins: the flooder may be
+the one who signs in with a stolen password. Nor can it hide the refusals of others: refused parties take
+turns, least recently written first, and an event counts the refusals that were left out.
 
-    an address ──────────────┐
-    a user who has proven it ┴► kinds of refusals ─► in turn, as long as there is room
+    an address ──────────┐
+    a proven user ───────┴► kinds of refusals ─► in turn, while there is room
 
-An event has names, and never a body, a password or a signature. Ours; Apache's broker writes a log file.
+An event contains names, never a body, a password or a signature. Ours; Apache's broker writes a log file.
 """
 
 import heapq
@@ -31,28 +31,31 @@ from libramq.errors import NoPermission
 from libramq.kernel.connection import Principal, client_network
 
 VERSION: Final = 1
-#: Ours: after how long events that are alike are written, as one.
+#: Ours: how long equal events are collected before they are written as one.
 COLLECTED_MS: Final = 1_000
-#: Ours: kinds of refusals that are written at once, and how many more with each second. Anybody can cause
-#: them: fifty a second, of long names, wrote 14 GB a day, and brokers with a full disk delete old messages.
+#: Ours: kinds of refusals written in a burst. Anyone can cause refusals: fifty a second with long names wrote
+#: 14 GB a day, and brokers with a full disk delete old messages.
 KINDS_MAX: Final = 50
+#: Ours: how many more kinds may be written with each second.
 KINDS_A_SECOND: Final = 5
-#: Ours: those who are refused and take turns, in a second and over time; and kinds that wait for their turn
-#: in that second, beside one of each of these.
+#: Ours: refused parties that take turns, in a second and over time. Within a second as many further kinds
+#: wait, beside the first of each party.
 REFUSED_MAX: Final = 1_000
-#: Ours: of how many is said in a second how many of their refusals were left out; the rest are one event.
+#: Ours: parties with an event of their own for refusals left out in a second; the others share one.
 LEFT_OUT_MAX: Final = 5
-#: Ours: and sign-ins, of so many users and addresses: all of a cluster's clients come back after a restart.
+#: Ours: different sign-ins in a second: all of a cluster's clients come back after a restart.
 SIGN_INS_MAX: Final = 1_000
-#: Ours: changes that wait for the end of a turn, which makes a hundred.
+#: Ours: changes that wait for the end of a turn; a turn makes about a hundred.
 CHANGES_MAX: Final = 10_000
-#: Ours: users and addresses whose requests are signed one by one; and after how long one counts as new.
+#: Ours: remembered pairs of user and address that sign each request.
 SIGNERS_MAX: Final = 10_000
+#: Ours: after this long, a signed request of such a pair counts as a new sign-in.
 SIGNED_IN_AGAIN_MS: Final = 3_600_000
-#: Ours: resources that an event names, and characters of whatever a client has sent.
+#: Ours: resources named in an event.
 RESOURCES_MAX: Final = 100
+#: Ours: characters kept of a text that a client has sent.
 CHARACTERS_MAX: Final = 255
-#: The reason of those that are not kept apart.
+#: The reason of events that are not kept apart.
 OTHERS: Final = "more kinds than are kept apart"
 
 
@@ -68,11 +71,11 @@ class Kind(StrEnum):
 
 
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An event, as the JSON of a message. user: None: it has named none; it is proven unless refused.
+    """An event, as the JSON of a message.
 
-    request: the name of its code or API, a protocol, or a mechanism. reason: of a refusal, or why a change is
-    not complete. count: how many were alike in that second, the first one at `at_ms`. resource_count: of all,
-    if not all are named.
+    user: None if the client has named none; proven, except in refusals. request: the name of a request code,
+    an API, a protocol or a mechanism. reason: of a refusal, or of an incomplete change. count: equal events
+    in that second, the first one at `at_ms`. resource_count: counts unnamed resources too.
     """
 
     version: int
@@ -88,7 +91,7 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     count: int = 1
 
 
-#: What makes refusals and sign-ins alike: kind, user, host, request, reason.
+#: Refusals and sign-ins are equal if these are: kind, user, host, request, reason.
 _Alike = tuple[Kind, str | None, str, str, str | None]
 
 
@@ -99,20 +102,20 @@ class _Collected:
 
 
 class _Refused(NamedTuple):
-    """The refused party. user: a proven one; None: all others of the address, whatever they are called."""
+    """A refused party. user: a proven user; None: all other users of the address."""
 
     network: str
     user: str | None
 
 
 class _Refusals:
-    """The refusals of a second: who is refused, and what; and how many there is no memory for."""
+    """The refusals of a second by party and kind, with counts of those for which there is no room."""
 
     def __init__(self) -> None:
         self._kinds: dict[_Refused, dict[_Alike, _Collected]] = {}
         self._left_out: dict[_Refused, _Collected] = {}
         self._of_others: _Collected | None = None
-        #: Kinds that wait, beside the first of each.
+        #: Waiting kinds, beside the first of each party.
         self._further = 0
 
     def add(self, refused: _Refused, alike: _Alike, wall_ms: WallMs) -> None:
@@ -134,7 +137,7 @@ class _Refusals:
     def in_turn(
         self, room: int, last_written: Callable[[_Refused], int]
     ) -> Iterator[tuple[_Refused, tuple[_Alike, _Collected]]]:
-        """Yield one kind of each in turn, beginning with who was written the longest ago; drop the others."""
+        """Yield one kind of each party in turn, least recently written first; count the rest as left out."""
         waiting = {each: deque(self._kinds[each].items()) for each in sorted(self._kinds, key=last_written)}
         while waiting and room:
             for refused in list(waiting)[:room]:
@@ -147,7 +150,7 @@ class _Refusals:
                 self._leave_out(refused, collected)
 
     def left_out(self) -> Iterator[tuple[_Alike, _Collected]]:
-        """Yield how many refusals were left out: of those with most of them, and of all others together."""
+        """Yield the counts of refusals left out: one each for the parties with most, one for all others."""
         most = heapq.nlargest(LEFT_OUT_MAX, self._left_out.items(), key=lambda each: each[1].count)
         for refused, collected in most:
             self._left_out.pop(refused)
@@ -182,11 +185,11 @@ class Audit:
         self._due = due
         self._changes: list[AuditEvent] = []
         self._second: _Second | None = None
-        #: How many more kinds of refusals are written, as of some time.
+        #: How many more kinds of refusals may be written, and the time of that count.
         self._room, self._room_at_ms = float(KINDS_MAX), clock.monotonic_ms()
-        #: When a refusal of each was written last: the earliest first.
+        #: Parties in the order of their last written refusal, earliest first.
         self._written: dict[_Refused, None] = {}
-        #: Until when a user counts as signed in from an address.
+        #: The time until which a user counts as signed in from an address.
         self._signers: dict[tuple[str, str], MonotonicMs] = {}
 
     def changed(
@@ -197,7 +200,7 @@ class Audit:
         resources: Collection[str],
         reason: str | None = None,
     ) -> None:
-        """Record a change that was made; reason: why only a part of it was."""
+        """Record a change; reason: why it is incomplete, if it is."""
         if len(self._changes) >= CHANGES_MAX:
             self._collect((kind, _shown(principal.name), principal.host, request, OTHERS))
             return
@@ -206,7 +209,7 @@ class Audit:
         self._due(self._clock.monotonic_ms())
 
     def signed(self, principal: Principal, protocol: str) -> None:
-        """Record a signed request as a sign-in, unless its user is known to be signed in from there."""
+        """Record a signed request as a sign-in, unless the user counts as signed in from that address."""
         signer, now_ms = (principal.name, principal.host), self._clock.monotonic_ms()
         until_ms = self._signers.get(signer)
         if until_ms is not None and now_ms < until_ms:
@@ -223,13 +226,13 @@ class Audit:
     def refused(
         self, user: str | None, host: str, request: str, reason: str, *, is_proven: bool = False
     ) -> None:
-        """Record that a request was refused; user: whom it names, is_proven: and who it is."""
+        """Record a refused request; user: the user that it names, is_proven: whether with a valid proof."""
         alike = (Kind.REFUSED, _shown(user), host, request, _shown(reason))
         refused = _Refused(client_network(host), alike[1] if is_proven else None)
         self._this_second().refusals.add(refused, alike, self._clock.wall_ms())
 
     def take(self, now_ms: MonotonicMs, *, all_of_them: bool = False) -> list[AuditEvent]:
-        """Return what is to be written now."""
+        """Return the events to write now."""
         events, self._changes = self._changes, []
         second = self._second
         if second is not None:
@@ -260,7 +263,7 @@ class Audit:
         counts.setdefault(alike, _Collected(self._clock.wall_ms())).count += 1
 
     def _written_refusals(self, second: _Second) -> Iterator[tuple[_Alike, _Collected]]:
-        """Yield the refusals of a second that there is room for, and how many others there were."""
+        """Yield the refusals of a second for which there is room, and the counts of the others."""
         order = {each: number for number, each in enumerate(self._written)}
         for refused, found in second.refusals.in_turn(int(self._room), lambda each: order.get(each, -1)):
             self._room -= 1
@@ -289,9 +292,9 @@ class Audit:
 
 
 class AuditedAuthorizer:
-    """An Authorizer of a protocol whose requests name resources one by one; records what it refuses.
+    """An Authorizer that records its refusals, for protocols whose requests are authorized by resource.
 
-    Looking a topic up is not recorded: lists of topics ask about each.
+    Refused lookups of topics are not recorded: to list topics, each of them is checked.
     """
 
     def __init__(self, authorizer: Authorizer, audit: Audit, protocol: str) -> None:
@@ -323,7 +326,7 @@ Changed = Callable[[Kind, Principal, str, Collection[str], str | None], None]
 def unrecorded(
     kind: Kind, principal: Principal, request: str, resources: Collection[str], reason: str | None
 ) -> None:
-    """Record nothing, where there is no audit."""
+    """Record nothing: there is no audit."""
 
 
 def encode_event(event: AuditEvent) -> bytes:
@@ -332,7 +335,7 @@ def encode_event(event: AuditEvent) -> bytes:
 
 
 def decode_event(data: bytes) -> AuditEvent:
-    """Return the event in a message; raises msgspec.DecodeError for one of another version."""
+    """Return the event in a message; raises msgspec.DecodeError for another version or invalid JSON."""
     event = msgspec.json.decode(data, type=AuditEvent)
     if event.version != VERSION:
         raise msgspec.ValidationError(f"version {event.version}")
@@ -340,17 +343,17 @@ def decode_event(data: bytes) -> AuditEvent:
 
 
 def refusals_of(path: Path) -> Path:
-    """Return the file with the refusals beside one with other events."""
+    """Return the path of the refusals' file for a file of other events."""
     return path.with_name(path.name + ".refused")
 
 
 def former_of(path: Path) -> Path:
-    """Return the file that a full one became."""
+    """Return the path to which a full file is renamed."""
     return path.with_name(path.name + ".1")
 
 
 def _shown(text: str | None) -> str | None:
-    """Return a client's text without what JSON cannot have or makes long, and not longer than names are."""
+    """Return a client's text shortened, without the characters that JSON cannot encode or has to escape."""
     if text is None:
         return None
     return "".join(each if each.isprintable() else "?" for each in text[:CHARACTERS_MAX])

@@ -1,11 +1,11 @@
-"""The authorizer and the authenticator: the interfaces that are asked, before an operation runs, who a client
-is and whether it may do that; and the one that allows everything.
+"""The authorizer and the authenticator: the interfaces that identify a client and permit or refuse an
+operation before it runs; and the authorizer that allows everything.
 
     by request        RocketMQ: each is signed; else the certificate    Request.principal
     by connection     a password, once for all of its requests          Connection.principal
 
-Without access control (`access_control.py`) there is no authenticator, a request is its connection's, and
-everyone may do everything. Upstream: auth/authentication, auth/authorization.
+Without access control (`access_control.py`) there is no authenticator, a request has its connection's
+principal, and everyone may do everything. Upstream: auth/authentication, auth/authorization.
 """
 
 from collections.abc import Mapping
@@ -42,14 +42,14 @@ ALLOW_ALL: Final[Authorizer] = AllowAll()
 
 
 def require_permission(authorizer: Authorizer, operation: Operation) -> None:
-    """Raise errors.NoPermission unless the operation's principal may do all of it."""
+    """Raise errors.NoPermission unless the principal may act on every resource of the operation."""
     if not authorizer.permits_everything:
         for resource, actions in resources(operation):
             authorizer.authorize(operation.principal, resource, actions)
 
 
 def is_permitted(authorizer: Authorizer, operation: Operation) -> bool:
-    """Return whether the operation's principal may do all of it."""
+    """Return whether the principal may act on every resource of the operation."""
     try:
         require_permission(authorizer, operation)
     except NoPermission:
@@ -58,10 +58,10 @@ def is_permitted(authorizer: Authorizer, operation: Operation) -> bool:
 
 
 class Authenticator(Protocol):
-    """Finds out who a client is; raises errors.NoPermission where a proof is missing or wrong."""
+    """Identifies clients; raises errors.NoPermission if a proof is missing or wrong."""
 
     def by_signature(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> Principal:
-        """Return who has signed a request with these fields, or whose connection it came over."""
+        """Return the signer of a request with these fields, or else the user of its connection."""
         ...
 
     def by_password(self, connection: Connection, name: str, password: str) -> Principal:

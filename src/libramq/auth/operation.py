@@ -1,10 +1,10 @@
-"""The operation, as authorisation sees it: which resources (topics, groups, the cluster) and actions a
+"""The operation, as authorization sees it: the resources (topics, groups, the cluster) and actions that a
 send, a read, a membership or an administrative request needs, in any protocol.
 
         protocol ── Operation ──► resources(operation) ──► authorizer, once per resource
 
-A protocol makes one from each request. What is unknown before a message is read (a message requested by its
-physical offset) is checked by the service that reads it, with another operation.
+A protocol makes an operation from each request. If the topic is unknown until a message is read (a message
+requested by its physical offset), the service that reads it checks a second operation.
 
 Upstream: auth/authorization: common/resource/ResourceType.java, common/action/Action.java.
 """
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from libramq.kernel.connection import Principal
 from libramq.message.names import RETRY_PREFIX
 
-#: The name of all resources of a kind: for lists, or if there is only one.
+#: The name of all resources of a kind: for lists, or for a kind with a single resource.
 ALL: Final = "*"
 
 
@@ -30,7 +30,7 @@ class ResourceKind(StrEnum):
 
 
 class Action(StrEnum):
-    """An action: what an operation does to a resource."""
+    """An action of an operation on a resource."""
 
     PUB = "Pub"
     SUB = "Sub"
@@ -41,7 +41,7 @@ class Action(StrEnum):
     DELETE = "Delete"
 
 
-#: Actions any of which is enough for an operation.
+#: Alternative actions: permission for any one of them is enough.
 Actions = Collection[Action]
 
 
@@ -52,7 +52,7 @@ class Resource(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Return it in Apache's form: "Topic:orders"."""
+        """Return the resource in Apache's form: "Topic:orders"."""
         return f"{self.kind}:{self.name}"
 
 
@@ -67,15 +67,15 @@ def group(name: str) -> Resource:
 
 
 def cluster(name: str = ALL) -> Resource:
-    """Return the resource of a cluster, by default the server's own."""
+    """Return the resource of a cluster, by default the server's own cluster."""
     return Resource(ResourceKind.CLUSTER, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Messages are appended to a topic; or a transaction on it is ended.
+    """An append of messages to a topic, or the end of a transaction on it.
 
-    light: the light queues that get them, too. origins: the topics that they came from, if they are retries.
+    light: light queues that also get the messages. origins: the original topics of retried messages.
     """
 
     principal: Principal
@@ -86,12 +86,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """A group reads topics: it joins, opens, locks, pulls, commits, or queries its progress.
+    """A group's use of topics: it joins, opens, locks, pulls, commits, or queries its progress.
 
-    Or it sends messages back, which move from their topics to its retry topic.
+    It may also send messages back, which move from their topics to its retry topic.
 
-    topics: those that the request names; a member's polls name only those it joined with. also: an action
-    that is enough, too, for an operator who inspects or changes what members do.
+    topics: those that the request names; a member's polls name only those with which it joined. also: an
+    alternative action, for an operator who inspects or manages members.
     """
 
     principal: Principal
@@ -102,10 +102,10 @@ class Consume:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A client joins, stays or leaves, with groups that consume topics.
+    """A client's joining, staying or leaving, with its consumer groups and their topics.
 
-    Groups that produce need no permission, as at Apache's broker: a producer is asked only about transactions
-    on topics that it may send to (`broker/features.py`).
+    Producer groups need no permission, as at Apache's broker: a producer's transactions are checked only on
+    topics to which it may send (`broker/features.py`).
     """
 
     principal: Principal
@@ -114,7 +114,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Manage:
-    """A request inspects or changes resources. also: an action that is enough, too."""
+    """An inspection or a change of resources. also: an alternative action."""
 
     principal: Principal
     action: Action
@@ -124,7 +124,7 @@ class Manage:
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """A client looks up where a topic's queues are, as all who send to it or read it must first."""
+    """A lookup of a topic's route, which every producer and consumer of the topic makes first."""
 
     principal: Principal
     topic: str
@@ -134,11 +134,11 @@ Operation = Send | Consume | Membership | Manage | Locate
 
 
 def resources(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
-    """Yield every resource that an operation touches, with the actions any of which is enough.
+    """Yield every resource of an operation, each with its alternative actions.
 
-    A retry topic is its group's: a principal that may consume as that group may write and read it
-    (DefaultAuthorizationContextBuilder.java). `%RETRY%G+T` is G's, with what G popped of T. `%RETRY%G_T` is
-    taken for that of a group "G_T": a broker with an authorizer gives no other topic such a name.
+    A retry topic belongs to its group: a principal that may consume as that group may write and read it
+    (DefaultAuthorizationContextBuilder.java). `%RETRY%G+T` belongs to G and has messages popped from T.
+    `%RETRY%G_T` counts as the topic of a group "G_T": a broker with an authorizer never uses that old form.
     """
     for resource, actions in _named(operation):
         if resource.kind is ResourceKind.TOPIC and resource.name.startswith(RETRY_PREFIX):

@@ -1,15 +1,16 @@
 """Policies: which actions on which resources a user is allowed or denied, from which addresses, and which
-entry counts where several fit.
+entry decides if several match.
 
-    Custom policy ─► its most specific entry that fits ─┐
-    else Default policy ─► likewise                     ├─► ALLOW or DENY
-    else nothing fits ─► refused                        ┘
+    Custom policy ─► its most specific matching entry   ─┐
+    else Default policy ─► likewise                      ├─► ALLOW or DENY
+    else no match ─► refused                             ┘
 
     Topic:orders   before   Topic:ord*   before   Topic:o*   before   Topic:*   before   *
 
-An entry fits if its resource, one of its actions and one of its addresses do. A policy has one entry for each
-resource, so two are never equally specific. Upstream: auth/authorization/chain/AclAuthorizationHandler.java,
-model/Resource.java, PolicyEntry.java, Environment.java; AuthorizationMetadataManagerImpl.validate.
+An entry matches if its resource, one of its actions and one of its addresses do. A policy has one entry for
+each resource, so two are never equally specific.
+Upstream: auth/authorization/chain/AclAuthorizationHandler.java, model/Resource.java, PolicyEntry.java,
+Environment.java; AuthorizationMetadataManagerImpl.validate.
 """
 
 import ipaddress
@@ -28,18 +29,20 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 E = TypeVar("E", bound=StrEnum)
 
-#: In a policy: every action, as "*" is every resource.
+#: Every action, in a policy.
 ALL_ACTIONS: Final = "All"
+#: Every resource, in a policy.
 ANY_RESOURCE: Final = "*"
-#: Ours: entries of one user, of 100 bytes; each was an operator's decision.
+#: Ours: entries of one user, of 100 bytes; each is an operator's decision.
 ENTRIES_MAX: Final = 1_000
-#: Ours: as for topics and groups; a pattern is no longer than what it fits.
+#: Ours: a pattern need not be longer than the names of topics and groups.
 RESOURCE_CHARACTERS_MAX: Final = 300
+#: Ours: addresses of one entry; a network is one.
 SOURCES_MAX: Final = 100
 
 
 def refused(remark: str) -> NoPermission:
-    """Return the error for a request that is not permitted, or a change of users that is not valid."""
+    """Return the error for a request that is not permitted, or an invalid change of users."""
     return NoPermission(ResponseCode.NO_PERMISSION, remark)
 
 
@@ -51,7 +54,7 @@ class Decision(StrEnum):
 
 
 class PolicyType(StrEnum):
-    """The two policies of a user, in the order in which they are asked."""
+    """The two policies of a user, in the order in which they are evaluated."""
 
     CUSTOM = "Custom"
     DEFAULT = "Default"
@@ -59,27 +62,27 @@ class PolicyType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The resources that an entry is about. kind: None is every kind. name: a prefix, if is_prefix."""
+    """The resources that an entry covers. kind: None is every kind. name: a prefix, if is_prefix."""
 
     kind: ResourceKind | None
     name: str
     is_prefix: bool
 
     def fits(self, resource: Resource) -> bool:
-        """Return whether a resource is one of them."""
+        """Return whether a resource matches the pattern."""
         if self.kind is not None and self.kind is not resource.kind:
             return False
         return resource.name.startswith(self.name) if self.is_prefix else resource.name == self.name
 
     @property
     def specificity(self) -> tuple[bool, int]:
-        """Return what orders the entries with patterns; the highest one decides."""
+        """Return the sort key of entries with patterns; the highest matching one decides."""
         return self.kind is not None, len(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A decision. networks: the addresses that it is about; none: all."""
+    """A decision on resources and actions. networks: the client addresses that it covers; empty: all."""
 
     pattern: Pattern
     actions: frozenset[Action]
@@ -87,7 +90,7 @@ class Entry:
     decision: Decision
 
     def fits(self, resource: Resource, actions: Actions, host: str) -> bool:
-        """Return whether the entry is about one of these actions on a resource, from a host."""
+        """Return whether the entry covers one of these actions on a resource, from a host."""
         return (
             not self.actions.isdisjoint(actions)
             and self.pattern.fits(resource)
@@ -96,7 +99,7 @@ class Entry:
 
 
 class _Policy:
-    """The entries of one type: those for a name are looked up, those with patterns tried in their order."""
+    """The entries of one type: names are looked up, patterns are tried in the order of specificity."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         patterns = [entry for entry in entries if entry.pattern.is_prefix]
@@ -108,7 +111,7 @@ class _Policy:
         self._patterns = sorted(patterns, key=lambda entry: entry.pattern.specificity, reverse=True)
 
     def entry(self, resource: Resource, actions: Actions, host: str) -> Entry | None:
-        """Return the most specific entry that fits."""
+        """Return the most specific matching entry."""
         named = self._named.get(resource)
         if named is not None and named.fits(resource, actions, host):
             return named
@@ -116,14 +119,14 @@ class _Policy:
 
 
 class Policies:
-    """A user's policies, ready to be asked. Raises NoPermission for invalid ones."""
+    """A user's policies, compiled for evaluation. Raises NoPermission for invalid ones."""
 
     def __init__(self, policies: Sequence[PolicyInfo]) -> None:
         entries = [[parsed(each) for each in _of_type(policies, kind)] for kind in PolicyType]
         self._by_type = [_Policy(each) for each in entries if each]
 
     def decide(self, resource: Resource, actions: Actions, host: str) -> Decision | None:
-        """Return the decision about an operation for which any of these actions is enough; None: no entry."""
+        """Return the decision on alternative actions on a resource; None if no entry matches."""
         for policy in self._by_type:
             entry = policy.entry(resource, actions, host)
             if entry is not None:
@@ -132,7 +135,7 @@ class Policies:
 
 
 def merged(current: Sequence[PolicyInfo], changes: Sequence[PolicyInfo]) -> list[PolicyInfo]:
-    """Return policies after a change: an entry replaces that for the same resource. Raises NoPermission."""
+    """Return policies after a change: a new entry replaces one for the same resource. Raises NoPermission."""
     if not changes:
         raise refused("The policies is empty.")
     result = {kind: _keyed(_of_type(current, kind)) for kind in PolicyType}
@@ -153,12 +156,12 @@ def without(current: Sequence[PolicyInfo], kind: PolicyType, resource: str) -> l
 
 
 def parse_policy_type(text: str | None) -> PolicyType:
-    """Return the type of a policy, as Apache's tools write it; Custom if they name none."""
+    """Return the type of a policy from the text that Apache's tools send; Custom by default."""
     return named(PolicyType, text) or PolicyType.CUSTOM
 
 
 def parse_pattern(text: str | None) -> Pattern:
-    """Read a resource of a policy: "Topic:orders", "Topic:ord*", "Topic:*" or "*"; raises NoPermission."""
+    """Parse a resource of a policy: "Topic:orders", "Topic:ord*", "Topic:*" or "*"; raises NoPermission."""
     if not text:
         raise refused("The resource is null.")
     if text == ANY_RESOURCE:
@@ -175,7 +178,7 @@ def parse_pattern(text: str | None) -> Pattern:
 
 
 def parsed(info: PolicyEntryInfo) -> Entry:
-    """Read one entry; raises NoPermission, with Apache's words, if it is not valid."""
+    """Parse one entry; raises NoPermission with Apache's message if it is invalid."""
     pattern = parse_pattern(info.resource)
     actions = _actions(info.actions or ())
     sources = info.source_ips or ()
@@ -188,7 +191,7 @@ def parsed(info: PolicyEntryInfo) -> Entry:
 
 
 def named(kind: type[E], text: str | None) -> E | None:
-    """Return the member with this value, in whatever case; None: there is none."""
+    """Return the member with this value, ignoring case; None if there is none."""
     return next((each for each in kind if each.value.lower() == (text or "").lower()), None)
 
 
@@ -219,7 +222,7 @@ def _is_within(host: str, networks: Collection[Network]) -> bool:
     return address is not None and any(address in network for network in networks)
 
 
-@lru_cache(maxsize=10_000)  # The hosts of as many connections; 1 µs each.
+@lru_cache(maxsize=10_000)  # One for each connection's host; parsing takes 1 µs.
 def _address(host: str) -> Address | None:
     try:
         address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
@@ -239,7 +242,7 @@ def _of_type(policies: Iterable[PolicyInfo], kind: PolicyType) -> list[PolicyEnt
 
 
 def _normal(info: PolicyEntryInfo) -> PolicyEntryInfo:
-    """Return an entry that is valid, with the words as Apache's broker lists them."""
+    """Return a validated entry, with names spelled as Apache's broker lists them."""
     entry = parsed(info)
     kind, name = entry.pattern.kind, entry.pattern.name + "*" * entry.pattern.is_prefix
     return PolicyEntryInfo(

@@ -1,9 +1,9 @@
-"""The signature of a request: what of it is signed, how (HMAC-SHA1), and whether a signature is right.
+"""The signature of a request: the signed content, the algorithm (HMAC-SHA1), and its verification.
 
     Signature = Base64(HMAC-SHA1(secret, values of the fields in the order of their names + body))
 
-Access key and security token are fields and signed with the others; the secret is never sent. Clients of
-ACL 1.0 and of 2.0 sign alike. Upstream: AclUtils.combineRequestContent, AclSigner.java.
+Access key and security token are fields and signed like the others; the secret is never sent. Clients of ACL
+1.0 and 2.0 sign the same way. Upstream: AclUtils.combineRequestContent, AclSigner.java.
 """
 
 import hmac
@@ -17,16 +17,16 @@ SIGNATURE: Final = "Signature"
 
 
 def signature(fields: Mapping[str, str], body: bytes, secret: bytes) -> str:
-    """Return the signature of fields, but for the signature among them, and a body.
+    """Return the signature of a body and all fields except the signature itself.
 
-    It takes about 3 µs plus SHA-1's time for the body. Raises UnicodeEncodeError for a lone surrogate.
+    Takes about 3 µs plus SHA-1's time for the body. Raises UnicodeEncodeError for a lone surrogate.
     """
     content = "".join([fields[name] for name in sorted(fields) if name != SIGNATURE]).encode() + body
     return b64encode(hmac.digest(secret, content, "sha1")).decode()
 
 
 def is_right(fields: Mapping[str, str], body: bytes, *secrets: bytes) -> bool:
-    """Return whether the signature among the fields was made with one of some secrets, in constant time."""
+    """Return whether the fields' signature was made with one of the secrets; compares in constant time."""
     try:
         expected = [signature(fields, body, secret).encode() for secret in secrets]
         presented = fields.get(SIGNATURE, "").encode()

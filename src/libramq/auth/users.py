@@ -1,6 +1,6 @@
-"""Users: who may sign in, how many there may be, and what each may do; when a change of one takes effect.
+"""Users: who may sign in, what each may do, and how many there may be.
 
-Whoever is asked looks here each time, so a change takes effect with the next request of an open connection.
+Every check reads this table, so a change takes effect with the next request, even on an open connection.
 Upstream: auth/authentication/manager/AuthenticationMetadataManagerImpl.java,
 authorization/manager/AuthorizationMetadataManagerImpl.java.
 """
@@ -15,9 +15,9 @@ import msgspec
 from libramq.auth.policies import Policies, PolicyType, merged, named, refused, without
 from libramq.formats.access import Account, AclInfo, PolicyInfo, UserInfo, UsersFile
 
-#: Ours: each was created by an operator; the table is one document.
+#: Ours: operators create users one by one, and the table is one document.
 USERS_MAX: Final = 10_000
-#: Ours: as for the names of groups.
+#: Ours: as for group names.
 NAME_CHARACTERS_MAX: Final = 255
 PASSWORD_CHARACTERS_MAX: Final = 1_024
 
@@ -37,7 +37,7 @@ class UserStatus(StrEnum):
 
 
 class Withdrawn(StrEnum):
-    """Which of a user's two passwords is withdrawn."""
+    """The choice of which of a user's two passwords to withdraw."""
 
     FIRST = "first"
     SECOND = "second"
@@ -45,7 +45,7 @@ class Withdrawn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user, ready to be asked about. secrets: the passwords, one or two, with which requests are signed."""
+    """A user, compiled for checks. secrets: one or two passwords with which requests may be signed."""
 
     name: str
     secrets: tuple[bytes, ...] = field(repr=False)
@@ -55,7 +55,7 @@ class User:
 
 
 class Users:
-    """The table. record: journals a change, None: a removal, before it takes effect."""
+    """The table of users. record: journals a change (None: a removal) before it takes effect."""
 
     def __init__(self, *, record: Callable[[str, Account | None], None]) -> None:
         self._record = record
@@ -64,7 +64,7 @@ class Users:
         self._observers: list[Callable[[], None]] = []
 
     def observe(self, changed: Callable[[], None]) -> None:
-        """Have a function called after each change."""
+        """Register a function to be called after each change."""
         self._observers.append(changed)
 
     def get(self, name: str) -> User | None:
@@ -72,11 +72,11 @@ class Users:
         return self._users.get(name)
 
     def account(self, name: str) -> Account | None:
-        """Return a user's entry; it has the password."""
+        """Return a user's entry, which contains the password."""
         return self._accounts.get(name)
 
     def create(self, info: UserInfo) -> None:
-        """Create a user; raises NoPermission, with Apache's words."""
+        """Create a user; raises NoPermission with Apache's messages."""
         name = _valid_name(info.username)
         if not (info.password or "").strip():
             raise refused("password can not be blank")
@@ -92,21 +92,21 @@ class Users:
             self.create(msgspec.structs.replace(info, user_type=UserType.SUPER, user_status=None))
 
     def update(self, info: UserInfo) -> None:
-        """Change what is named; raises NoPermission."""
+        """Change the fields that are set; raises NoPermission."""
         name = _valid_name(info.username)
         self._change(name, _changed(self._existing(name, "The user is not exist"), info))
 
     def delete(self, name: str) -> None:
-        """Remove a user with its policies; without effect if there is none."""
+        """Remove a user with its policies; no-op if there is none."""
         if _valid_name(name) in self._accounts:
             self._change(name, None)
 
     def infos(self, part: str | None) -> list[UserInfo]:
-        """Return the users, or those with a part in their name; without passwords."""
+        """Return the users whose name contains a part (None: all), without passwords."""
         return [self._accounts[name].info(name) for name in sorted(self._accounts) if (part or "") in name]
 
     def set_policies(self, subject: str | None, policies: Sequence[PolicyInfo]) -> None:
-        """Add entries to a user's policies, in place of those for the same resources; raises NoPermission."""
+        """Add entries to a user's policies, replacing those for the same resources; raises NoPermission."""
         name = user_of(subject)
         account = self._existing(name, f"The subject of User:{name} is not exist.")
         changed = merged(account.policies, policies)
@@ -128,7 +128,7 @@ class Users:
         return account.acl(name) if account.policies else None
 
     def acls(self, part: str | None, resource_part: str | None) -> list[AclInfo]:
-        """Return all policies, or those of some subjects, or those entries that name some resources."""
+        """Return all policies, optionally only of subjects, and for resources, that contain a part."""
         found = []
         for name in sorted(self._accounts):
             acl = self._accounts[name].acl(name)
@@ -138,7 +138,7 @@ class Users:
         return found
 
     def copy(self, file: UsersFile) -> None:
-        """Take over the table of a slave's master."""
+        """Replace the table with the master's, at a slave."""
         names = {*self._accounts, *file.users}
         for name in [each for each in sorted(names) if self._accounts.get(each) != file.users.get(each)]:
             self._change(name, file.users.get(name))
@@ -164,7 +164,7 @@ class Users:
 
     def _change(self, name: str, account: Account | None) -> None:
         if account is not None:
-            Policies(account.policies)  # Nothing invalid is recorded, whoever sends it.
+            Policies(account.policies)  # Raises before an invalid policy is recorded, even a master's.
         self._record(name, account)
         self.apply(name, account)
         for changed in self._observers:
@@ -178,7 +178,7 @@ class Users:
 
 
 def user_of(subject: str | None) -> str:
-    """Return the user's name of a subject, "User:alice"; raises NoPermission."""
+    """Return the user name in a subject, "User:alice"; raises NoPermission."""
     kind, _, name = (subject or "").partition(":")
     if kind.lower() != "user":
         raise refused("The subject is null.")
@@ -199,9 +199,9 @@ def _changed(account: Account, info: UserInfo) -> Account:
 
 
 def _changed_passwords(account: Account, info: UserInfo) -> tuple[str, str]:
-    """Return a user's password and its second one, empty: none.
+    """Return a user's password and second password; empty if there is none.
 
-    A new password takes the place of both, as tools that know of one password expect.
+    Setting a password replaces both, as tools that know only one password expect.
     """
     password, second = account.password, account.second_password
     if info.password is not None and info.password.strip():
