@@ -1,5 +1,5 @@
-"""The admin client: queries and changes topics, clusters and groups at name servers and brokers, and to which
-of them each request goes: one, one after the other, or all brokers of a cluster at once.
+"""The admin client: queries and changes topics, clusters and groups at name servers and brokers. Each request
+goes to one server, to one after the other, or to all brokers of a cluster at once.
 
     async with Admin(namesrv="127.0.0.1:9876") as admin:
         await admin.create_topic("Orders", queues=16)
@@ -62,18 +62,18 @@ T = TypeVar("T")
 
 #: DefaultMQAdminExt.timeoutMillis.
 TIMEOUT_MS: Final = 5_000
-#: Ours, as for routes: how many queues of one topic one broker may have.
+#: Ours, as for routes: the queues that one topic may have at one broker.
 QUEUES_MAX: Final = 65_536
-#: Ours: how soon a group's coordinator is looked up again.
+#: Ours: the delay before a group's coordinator is looked up again.
 FIND_AGAIN_SECONDS: Final = 0.1
-#: mqadmin updateTopic's default.
+#: The default of mqadmin updateTopic.
 QUEUES: Final = 8
 
 
 class Admin(AsyncClient):
-    """The admin client; it belongs to the event loop it was started on.
+    """The admin client; it belongs to the event loop on which it was started.
 
-    credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
+    credentials: sign the requests, for clusters with authentication (ACL). tls: encrypts the connections.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Admin(AsyncClient):
         self._clock = clock or SystemClock()
         self._random = randomness
         self._remotes: AsyncioRemotes | None = None
-        #: The groups of each broker, as it answered last.
+        #: Each broker's groups, from its last answer.
         self._configured: list[tuple[BrokerData, frozenset[str]]] = []
-        #: Which brokers of a group are away, as it was logged last.
+        #: Each group's absent brokers, as last logged.
         self._absent: dict[str, list[str] | None] = {}
 
     async def start(self) -> None:
@@ -106,7 +106,7 @@ class Admin(AsyncClient):
             raise InvalidState("this admin runs already")
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
-        randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
+        randomness = self._random or random.Random()  # Made late: forked children would share its state.
         self._name_servers = NameServers(
             self._remotes, self._name_server_addresses, randomness, self._clock.monotonic_ms
         )
@@ -126,13 +126,13 @@ class Admin(AsyncClient):
         return sorted(await self._ask_name_server(name_server_calls.all_topics()))
 
     async def groups(self) -> list[str]:
-        """Return all groups that brokers know, sorted, however their consumers read."""
+        """Return all groups that brokers know, sorted, including those that pop or assign their queues."""
         self._configured = await self._configurations()
         configured = {group for _, groups in self._configured for group in groups}
         return groups_of(await self.topics(), configured)
 
     async def _configurations(self) -> list[tuple[BrokerData, frozenset[str]]]:
-        """Return the groups that each broker has configured; none of one that does not say."""
+        """Return the configured groups of each broker; none for a broker that does not answer."""
         brokers = (await self.cluster_info()).broker_addr_table.values()
 
         async def at(broker: BrokerData) -> frozenset[str]:
@@ -140,13 +140,13 @@ class Admin(AsyncClient):
                 return frozenset()
             try:
                 return frozenset(await self._ask(broker.any_address, admin_calls.ALL_GROUP_CONFIGS))
-            except RemoteError:  # It is away, or we may not list them.
+            except RemoteError:  # The broker is away, or we lack the permission to list them.
                 return frozenset()
 
         return list(zip(brokers, await asyncio.gather(*map(at, brokers)), strict=True))
 
     async def _configured_route(self, group: str) -> TopicRouteData | None:
-        """Return which brokers have a group that has no retry topic: it pops, or assigns its queues."""
+        """Return the brokers of a group without a retry topic: its members pop or assign their queues."""
         for is_known in (True, False):
             if not is_known:
                 self._configured = await self._configurations()
@@ -177,8 +177,8 @@ class Admin(AsyncClient):
     ) -> list[str]:
         """Create a topic at every master of a cluster, or change it; return their addresses.
 
-        cluster: may be omitted if there is only one. A change to fewer queues to read is refused while groups
-        have unread messages in the others; abandon_unread: nobody will read those.
+        cluster: may be omitted if there is only one. Fewer read queues are refused while groups have unread
+        messages in the removed ones; abandon_unread: give those messages up.
         """
         validate_topic(topic)
         for name, count in (("queues", queues), ("read_queues", read_queues), ("write_queues", write_queues)):
@@ -209,18 +209,17 @@ class Admin(AsyncClient):
         return {queue: ends for table in tables for queue, ends in table.offset_table.items()}
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
-        """Return a group's progress, queue by queue."""
+        """Return a group's progress by queue."""
         answers = await self._ask_group(group, admin_calls.consume_stats(group, topic))
         return {queue: offset for stats in answers for queue, offset in stats.offset_table.items()}
 
     async def reset_offsets(
         self, group: str, topic: str, timestamp_ms: int = -1, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Set a group's offsets in a topic to a time (-1: the end); return where it continues, queue by
-        queue.
+        """Set a group's offsets in a topic to a time (-1: the end); return the new offsets by queue.
 
-        force: move forwards too, not only back. Members of a coordinated group continue there at once: they
-        lose their queues and open them again; messages that are being handled are not committed.
+        force: move forwards as well as back. Members of a coordinated group continue there at once: they lose
+        their queues and open them again, and messages in their handlers are not committed.
         """
         validate_group(group)
         validate_topic(topic)
@@ -231,11 +230,11 @@ class Admin(AsyncClient):
     async def reset_queue(
         self, group: str, queue: MessageQueue, offset: int | None = None, *, timestamp_ms: int = -1
     ) -> int:
-        """Set a group's offset in one queue, by offset or time (-1: the end); return where it continues.
+        """Set a group's offset in one queue, by offset or time (-1: the end); return the new offset.
 
-        Other queues stay as they are. Beyond the ends of the queue it continues at the nearer one; Apache's
-        broker refuses such an offset. At Apache's brokers before 5.2 the group must have no member online;
-        else FeatureNotSupported is raised.
+        Other queues keep theirs. An offset outside the queue is moved to the nearer end; Apache's broker
+        refuses it. Apache's brokers before 5.2 require that the group has no member online; otherwise
+        FeatureNotSupported is raised.
         """
         validate_group(group)
         validate_topic(queue.topic)
@@ -251,10 +250,10 @@ class Admin(AsyncClient):
     async def delete_group(
         self, group: str, *, cluster: str | None = None, offsets: bool = False
     ) -> list[str]:
-        """Delete a consumer group at every master of a cluster; returns their addresses.
+        """Delete a consumer group at every master of a cluster; return their addresses.
 
-        Its retry topic and its dead letters are deleted with it. offsets: how far it was, too; else a group
-        that is made again under this name continues there.
+        Its retry topic and its dead letters are deleted with it. offsets: delete its committed offsets as
+        well; otherwise a new group of this name continues there.
         """
         validate_group(group)
         masters = await self._masters(cluster)
@@ -282,15 +281,15 @@ class Admin(AsyncClient):
     async def running_info(self, group: str, client_id: str, *, threads: bool = False) -> ConsumerRunningInfo:
         """Return a member's running info: its settings, subscriptions and queues.
 
-        threads: with what each of its threads does. Raises BrokerError if it is not online.
+        threads: include the stack of each thread. Raises BrokerError if the member is not online.
         """
         call = admin_calls.running_info(group, client_id, jstack_enable=threads)
         return (await self._ask_group(group, call, passing=BrokerError))[0]
 
     async def consume_directly(self, group: str, client_id: str, message_id: str) -> ConsumeDirectlyResult:
-        """Have a member process one message again, by its offset id, whatever the group has consumed.
+        """Make a member process one message, by its offset id, whether the group has consumed it or not.
 
-        Neither offsets nor redeliveries change; the result is what its handler made of the message.
+        Offsets and redeliveries do not change; the result is that of the member's handler.
         """
         validate_group(group)
         host, port = decode_offset_id(message_id).host
@@ -300,9 +299,10 @@ class Admin(AsyncClient):
     async def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
         """Remove a member from a coordinated group: a static one by its name, or any by its client id.
 
-        For members that will not return; its queues move at once. A removed member that is alive joins
-        again. operator: who asks, for the record; the coordinator adds the host it sees. Raises
-        UnknownMember, or InvalidParameter if stock members make the group's members allocate for themselves.
+        Meant for members that will not return: their queues move at once. A removed member that is alive
+        joins again. operator: who removes it, for the record; the coordinator adds the host that it sees.
+        Raises UnknownMember, or InvalidParameter if the group's members allocate for themselves because some
+        are stock clients.
         """
         validate_group(group)
         remove, find = group_calls.remove_member(group, name, operator), group_calls.find_group(group)
@@ -311,7 +311,7 @@ class Admin(AsyncClient):
             try:
                 coordinators = await self._ask_group(group, find, passing=NotCoordinator)
                 return await self._ask(coordinators[0], remove)
-            # The coordinator has just moved, or the brokers do not know each other yet.
+            # The coordinator has just moved, or the brokers have not found each other yet.
             except NotCoordinator:
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise
@@ -360,7 +360,7 @@ class Admin(AsyncClient):
         return answers
 
     async def _ask_coordinator(self, group: str, call: Call[T]) -> list[T]:
-        """Query a group's coordinator if that has no topic of the group; Apache's brokers know of none."""
+        """Query a group's coordinator if it is not a broker of the group; Apache's brokers know of none."""
         others = addresses((await self._group_route(group)).broker_datas)
         try:
             coordinator = await self._ask(others[0], group_calls.find_group(group))
@@ -369,7 +369,7 @@ class Admin(AsyncClient):
             return []
 
     async def _ask_name_server(self, call: Call[T]) -> T:
-        """Make a call at one name server; another is asked if it does not answer."""
+        """Make a call at one name server, or at another if it does not answer."""
         self._running()
         return await answer_of(partial(self._name_servers.ask, call))
 
@@ -384,7 +384,7 @@ class Admin(AsyncClient):
         return await answer_of(partial(self._name_servers.route, topic))
 
     async def _group_route(self, group: str) -> TopicRouteData:
-        """Return where a group is, and log which of its brokers are away; raises RouteNotFound."""
+        """Return a group's route, and log absent brokers; raises RouteNotFound."""
         unknown = f"no broker knows group {group}: it is known once its first consumer has started"
         route = await self._found_group(group, unknown)
         if route.lb_absent_brokers and route.lb_absent_brokers != self._absent.get(group):
@@ -397,7 +397,7 @@ class Admin(AsyncClient):
         return route
 
     async def _found_group(self, group: str, unknown: str) -> TopicRouteData:
-        """Return which brokers have a group's retry topic, or its configuration; raises RouteNotFound."""
+        """Return the brokers with a group's retry topic, or its configuration; raises RouteNotFound."""
         validate_group(group)
         try:
             return await self._route(retry_topic(group))
@@ -408,7 +408,7 @@ class Admin(AsyncClient):
             raise RouteNotFound(unknown) from None
 
     async def _masters(self, cluster: str | None) -> list[str]:
-        """Return the addresses of a cluster's masters. None: of the only cluster."""
+        """Return the addresses of a cluster's masters. None: the only cluster."""
         info = await self.cluster_info()
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
         if cluster is None:
@@ -424,13 +424,13 @@ class Admin(AsyncClient):
 
 
 def addresses(brokers: Iterable[BrokerData]) -> list[str]:
-    """Return one address for each broker name: its master, else the slave with the lowest id."""
+    """Return one address for each broker name: the master's, or that of the slave with the lowest id."""
     found = (broker.any_address for broker in sorted(brokers, key=lambda broker: broker.broker_name))
     return [address for address in found if address is not None]
 
 
 def _merged(known: ClientConnection | None, member: ClientConnection) -> ClientConnection:
-    """Merge two brokers' views of a member: each knows its own queues, one knows the static name."""
+    """Merge two brokers' views of a member: each knows only its own queues, one knows the static name."""
     if known is None:
         return member
     queues = {topic: dict(brokers) for topic, brokers in known.queues.items()}

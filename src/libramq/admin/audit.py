@@ -1,5 +1,5 @@
-"""The audit of a cluster (`libra admin audit`): the newest events that its brokers, or a name server, have
-recorded, merged by time.
+"""The audit of a cluster (`libra admin audit`): the newest events recorded by its brokers or a name server,
+merged by time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,18 +18,18 @@ from libramq.message.queue import MessageQueue
 from libramq.transport.access import environment_access
 from libramq.transport.address import split_name_servers
 
-#: Ours: as which group the topic is read; a user with policies needs Sub on it and on the topic.
+#: Ours: the group that reads the topic; a user with policies needs Sub on both.
 READER_GROUP: Final = AUDIT_TOPIC
-#: Ours: how many of each broker's newest events are searched.
+#: Ours: events that are searched at each broker, newest first.
 SEARCHED_MAX: Final = 100_000
-#: Ours: how many are read at once, from the newest backwards.
+#: Ours: events read at once, from the newest backwards.
 STRETCH: Final = 1_000
 
 
 def audit_events(
     namesrv: str, *, last: int, kind: str | None = None, user: str | None = None
 ) -> list[AuditEvent]:
-    """Return the newest events of all brokers, the oldest first; raises ConfigError if none records any."""
+    """Return the newest events of all brokers, oldest first; raises ConfigError if no broker has an audit."""
     servers, access = split_name_servers(namesrv), environment_access()
     with closing(QueueReader(servers, group=READER_GROUP, access=access)) as reader:
         try:
@@ -50,7 +50,7 @@ def audit_events(
 def file_events(
     path: Path, *, last: int, kind: str | None = None, user: str | None = None
 ) -> list[AuditEvent]:
-    """Return the newest events of a name server's files, the oldest first; raises ConfigError."""
+    """Return the newest events in a name server's files, oldest first; raises ConfigError."""
     try:
         files = [at for each in (path, refusals_of(path)) for at in (former_of(each), each)]
         lines = [line for each in files if each.exists() for line in each.read_bytes().splitlines()]
@@ -66,13 +66,13 @@ def _wanted(events: Iterable[bytes], kind: str | None, user: str | None) -> Iter
         try:
             event = decode_event(data)
         except msgspec.DecodeError:
-            continue  # Of a later version, or cut off.
+            continue  # A later version, or a truncated line.
         if kind in (None, event.kind) and user in (None, event.user):
             yield event
 
 
 def _backwards(reader: QueueReader, queue: MessageQueue, start: int, end: int) -> Iterator[bytes]:
-    """Yield a queue's events, the newest first."""
+    """Yield a queue's events, newest first."""
     start = max(start, end - SEARCHED_MAX)
     while end > start:
         begin = max(start, end - STRETCH)

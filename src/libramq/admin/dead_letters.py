@@ -1,10 +1,9 @@
-"""Dead letters: the messages that a group gave up, listed and counted; how fast, and to which topics, they
-are sent again.
+"""Dead letters: listing and counting the messages that a group gave up, and replaying them.
 
-    handler fails for the last time ─► %DLQ%G ─► looked at ─► sent again to the topic they came from
+    handler fails for the last time ─► %DLQ%G ─► inspected ─► sent again to the original topic
 
-They stay in `%DLQ%G` whatever becomes of them, until they are deleted by age. Whoever made them: brokers and
-clients of LibraMQ, or Apache's. Blocking, for one thread.
+Dead letters stay in `%DLQ%G` until they are deleted by age, replayed or not. Brokers and clients of LibraMQ
+and Apache may have made them. Blocking, for one thread.
 Upstream: AbstractSendMessageProcessor.java (handleRetryAndDLQ).
 """
 
@@ -24,17 +23,17 @@ from libramq.transport.access import environment_access
 from libramq.transport.address import split_name_servers
 
 READER_GROUP: Final = "LIBRA_DEAD_LETTERS"
-#: What a message has from its way to the dead letters, besides the names that RocketMQ reserves.
+#: Properties added on the way to the dead letters, and those that RocketMQ reserves.
 _OF_ITS_WAY: Final = frozenset(
     {*p.RESERVED, p.NO_SUBSCRIBER_SINCE, p.KAFKA_PRODUCER, p.ERROR_TYPE, p.ERROR_TEXT}
 )
 
 
 class Sender(Protocol):
-    """A blocking producer, as far as messages are sent again by it."""
+    """The part of a blocking producer that a replay needs."""
 
     def send(self, message: Message) -> object:
-        """Send a message, and return when it is stored; raises LibraError."""
+        """Send a message and wait until it is stored; raises LibraError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +45,35 @@ class DeadLetter:
 
     @property
     def message_id(self) -> str:
-        """Return the id of the message that failed: its producer's, else the one that a broker gave it."""
+        """Return the id of the failed message: the producer's, or else the one that a broker assigned."""
         own = self.message.properties
         return own.get(p.UNIQ_KEY) or own.get(p.ORIGIN_MESSAGE_ID) or self.message.message_id
 
     @property
     def topic(self) -> str | None:
-        """Return the topic that it came from; None if nothing says so, or if it is no topic to send to."""
+        """Return the original topic; None if it is unknown, or not a topic to which users may send."""
         own = self.message.properties
         named = own.get(p.DLQ_ORIGIN_TOPIC) or own.get(p.RETRY_TOPIC) or ""
         topic = names.popped_topic(named, self.group)
-        # A producer without a client library can name any: what brokers trust, or another group's topic.
+        # A producer may forge the property and name a topic that brokers trust, or another group's.
         is_own = names.is_system_topic(topic) or topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
         return topic if names.is_valid_topic(topic) and not is_own else None
 
     @property
     def place(self) -> str:
-        """Return where it is: what a message that is sent again from it names."""
+        """Return the letter's position, which a replayed message records."""
         message = self.message
         topic = names.dlq_topic(self.group)
         return f"{topic}:{message.broker_name}:{message.queue_id}:{message.queue_offset}"
 
     @property
     def error(self) -> str | None:
-        """Return what its handler raised, where clients and brokers of LibraMQ made it."""
+        """Return the handler's error, if clients and brokers of LibraMQ made the letter."""
         kind, text = (self.message.properties.get(name) for name in (p.ERROR_TYPE, p.ERROR_TEXT))
         return kind and (f"{kind}: {text}" if text else kind)
 
     def again(self, topic: str | None = None) -> Message:
-        """Return it as a message to send again, to another topic than its own perhaps; raises ConfigError."""
+        """Return a message to replay, by default to the original topic; raises ConfigError if unknown."""
         topic = topic or self.topic
         if topic is None:
             raise ConfigError(
@@ -109,12 +108,12 @@ class DeadLetters:
         self._reader.close()
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of dead letters."""
         first, ends = self._bounds(0)
         return sum(end - first[queue] for queue, end in ends.items())
 
     def read(self, *, since_ms: int = 0, ids: Collection[str] = ()) -> Iterator[DeadLetter]:
-        """Yield those there are now, the oldest first. since_ms: stored then or later; ids: only these."""
+        """Yield the current dead letters, oldest first. since_ms: earliest store time; ids: only these."""
         first, ends = self._bounds(since_ms)
         runs = [self._reader.messages(queue, first[queue], end) for queue, end in ends.items()]
         for message in heapq.merge(*runs, key=_stored_ms):
@@ -123,7 +122,7 @@ class DeadLetters:
                 yield letter
 
     def newest(self, limit: int) -> list[DeadLetter]:
-        """Return the newest ones, the oldest of them first."""
+        """Return the newest dead letters, oldest first."""
         first, ends = self._bounds(0)
         runs = [self._reader.messages(q, max(first[q], end - limit), end) for q, end in ends.items()]
         return [DeadLetter(self._group, message) for message in heapq.merge(*runs, key=_stored_ms)][-limit:]
@@ -132,7 +131,7 @@ class DeadLetters:
         try:
             queues = self._reader.queues(self._topic)
         except RouteNotFound:
-            return {}, {}  # None of its messages has ever become one.
+            return {}, {}  # The group has never had a dead letter.
         ends = self._reader.max_offsets(queues)
         first = self._reader.min_offsets(queues)
         if since_ms:
@@ -151,10 +150,10 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Send dead letters again, at most `rate` a second, one after the other; sent: called after each.
+    """Send dead letters again, one after the other, at most `rate` a second; sent: called after each.
 
-    They go to the topics they came from, or all to `topic`: every group that reads it gets them. The first
-    failure ends it, so what was sent is what came before.
+    They go to their original topics, or all to `topic`; every group that reads the topic gets them. The first
+    failure stops the replay; all letters before it were sent.
     """
     began_s = monotonic()
     for number, letter in enumerate(letters):

@@ -1,6 +1,4 @@
-"""Groups of a cluster: their current state, and their rebalances, put together from the events that all
-brokers have recorded.
-"""
+"""Groups of a cluster: their current state, and their rebalances as recorded by all brokers."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
@@ -31,9 +29,9 @@ from libramq.transport.access import environment_access
 from libramq.transport.address import split_name_servers
 
 READER_GROUP: Final = "LIBRA_GROUPS"
-#: Ours: how many of each broker's newest events are read; some ten thousand rebalances.
+#: Ours: events read from each broker, the newest; about ten thousand rebalances.
 EVENTS_MAX: Final = 30_000
-#: Ours: how many groups are queried at once.
+#: Ours: groups queried concurrently.
 GROUPS_AT_ONCE: Final = 16
 
 
@@ -60,9 +58,9 @@ class EventReader:
         found: list[BrokerEvent] = []
         for queue, end in ends.items():
             start = self._positions.get(queue)
-            if start is None or start > end:  # A new queue, or its broker restarted with an empty store.
+            if start is None or start > end:  # A new queue, or a broker restarted with an empty store.
                 start = max(starts.get(queue, 0), end - EVENTS_MAX)
-            # Events that were deleted by age are skipped: the timeline begins later.
+            # Events deleted by age are skipped: the timeline begins later.
             messages = self._reader.messages(queue, start, end)
             found += broker_events((queue.broker_name, message.body) for message in messages)
             self._positions[queue] = end
@@ -90,14 +88,14 @@ def group_rebalances(namesrv: str, group: str, *, last: int) -> list[Rebalance]:
 
 
 def no_group(group: str, groups: Iterable[str]) -> RouteNotFound:
-    """Return the error for a group that is none of these."""
+    """Return the error for a group that is not among these."""
     return RouteNotFound(
         f"no broker knows group {group}{did_you_mean(group, groups)}; libra groups lists all"
     )
 
 
 def _with_hints(found: GroupDiagnosis, subscribed: Iterable[str], topics: Collection[str]) -> GroupDiagnosis:
-    """Return a diagnosis; one of missing topics with the nearest names that there are."""
+    """Add the nearest existing names to a diagnosis of missing topics; return others unchanged."""
     if found.kind != Kind.NO_TOPIC:
         return found
     near = {
@@ -109,10 +107,10 @@ def _with_hints(found: GroupDiagnosis, subscribed: Iterable[str], topics: Collec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """One group now. diagnoses: the problems that its brokers report.
+    """The current state of a group. diagnoses: problems reported by its brokers.
 
-    lag, dead_letters: how many messages wait, and how many were given up; None: unknown.
-    protocol, generation, strategy: of a group whose members speak another protocol than RocketMQ's.
+    lag, dead_letters: counts of messages waiting and given up; None: unknown.
+    protocol, generation, strategy: set if the members speak a protocol other than RocketMQ's.
     """
 
     group: str
@@ -145,7 +143,7 @@ class GroupWatch:
         await self._admin.stop()
 
     async def look(self, group: str | None = None) -> list[GroupState]:
-        """Return the current state of all groups by name, or of one; raises RouteNotFound for no group."""
+        """Return the current state of all groups, or of one; raises RouteNotFound for an unknown group."""
         events = await asyncio.to_thread(self._reader.read)
         last = self._last_rebalances(events)
         names, topics = await self._admin.groups(), set(await self._admin.topics())
@@ -168,7 +166,7 @@ class GroupWatch:
         return last
 
     async def _state(self, group: str, last: Rebalance | None, topics: Collection[str]) -> GroupState:
-        """Return a group's state. topics: all that there are."""
+        """Return a group's state. topics: all existing topics."""
         async with self._at_once:
             try:
                 stats = await self._admin.consume_stats(group)
@@ -179,12 +177,12 @@ class GroupWatch:
                 connected = await self._admin.consumer_connection(group)
             except LibraError as error:
                 connected = ConsumerConnection()
-                is_known = isinstance(error, ConsumerNotOnline)  # Nobody is connected.
+                is_known = isinstance(error, ConsumerNotOnline)  # No member is connected.
         queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
         known = sum(max(0, offset.behind) for offset in stats.values() if not offset.is_unknown)
         lag = None if not known and any(offset.is_unknown for offset in stats.values()) else known
         diagnoses = [_with_hints(each, connected.subscription_table, topics) for each in connected.diagnoses]
-        # It has had members; one that pops or assigns its queues has none.
+        # Only groups that have had joining members have a retry topic; others pop or assign their queues.
         joins = retry_topic(group) in topics
         if lag != 0 and joins and is_known and not connected.connection_set:
             retries = (stats[queue].behind for queue in stats.keys() - queues.keys())
@@ -207,7 +205,7 @@ class GroupWatch:
         try:
             ends = await self._admin.topic_stats(dlq_topic(group))
         except RouteNotFound:
-            return 0  # None of its messages has ever become one.
+            return 0  # The group has never had a dead letter.
         except LibraError:
             return None
         return sum(each.max_offset - each.min_offset for each in ends.values())

@@ -1,4 +1,4 @@
-"""Stored messages: found by a key, a unique id or an offset id, and what traces record of them.
+"""Stored messages: found by a key, a unique id or an offset id, and their traces.
 
 Upstream: MQAdminImpl.queryMessage, TraceDataEncoder.decoderFromTraceDataString.
 """
@@ -17,7 +17,7 @@ from libramq.transport.address import join_address
 
 
 async def by_offset_id(admin: Operator, topic: str, message_id: str) -> list[MessageExt]:
-    """Return the message with an offset id; none if it is not one, or of no broker of this topic."""
+    """Return the message with an offset id; empty if the id is invalid, or of no broker of this topic."""
     try:
         host, physical_offset = decode_offset_id(message_id)
     except RemoteProtocolError:
@@ -37,7 +37,7 @@ async def by_offset_id(admin: Operator, topic: str, message_id: str) -> list[Mes
 async def by_key(
     admin: Operator, topic: str, key: str, *, unique: bool = False, **limits: int
 ) -> list[MessageExt]:
-    """Return the messages with a key, the newest first; brokers know only its hash, so they are compared."""
+    """Return the messages with a key, newest first. Brokers index hashes, so the keys are compared here."""
     call = calls.query_messages(topic, key, unique=unique, **limits)
     found: list[MessageExt] = []
     for broker in (await admin.route(topic)).broker_datas:
@@ -50,7 +50,7 @@ async def by_key(
 
 
 def trace_rows(message: MessageExt, message_id: str) -> Iterator[dict[str, Any]]:
-    """Yield what a trace message says about the sending and the consumption of a message."""
+    """Yield a trace message's records of the sending and consumption of a message."""
     records = decode_trace(message.body).records
     begun = {record.request_id: record for record in records if isinstance(record, SubBefore)}
     for record in records:

@@ -1,5 +1,4 @@
-"""Monitoring: rates of topics and groups, what groups have not consumed, and when a member counts as stuck or
-as deployed differently from the others.
+"""Monitoring: rates of topics and groups, consumer lag, and members that are stuck or differ from the others.
 
 Upstream: tools/monitor/MonitorService.java, DefaultMonitorListener.java, body/ConsumerRunningInfo.java,
 tools/command/stats/StatsAllSubCommand.java.
@@ -19,7 +18,7 @@ from libramq.remoting.body.consumers import ConsumerRunningInfo, OffsetWrapper, 
 from libramq.remoting.headers import GROUP_GET_NUMS, TOPIC_PUT_NUMS
 from libramq.rpc import admin_calls as calls
 
-#: ConsumerRunningInfo.analyzeProcessQueue: a queue with messages is stuck if none was handled for so long.
+#: ConsumerRunningInfo.analyzeProcessQueue: a queue with messages is stuck if none was handled for this long.
 STUCK_MS: Final = 60_000
 #: ConsumerRunningInfo.analyzeSubscription: members may differ while they are deployed.
 DEPLOYING_MS: Final = 120_000
@@ -27,12 +26,12 @@ _NONE: Final = BrokerStatsItem(sum=0, tps=0)
 
 
 async def one_round(admin: Operator, now_ms: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a row for each group and topic, and what an operator should hear of."""
+    """Return a row for each group and topic, and notices for an operator."""
     rows: list[dict[str, Any]] = []
     notices: list[str] = []
     ends: dict[str, dict[MessageQueue, TopicOffset]] = {}
     for group in await admin.groups():
-        # A group that never committed, or a topic that is gone, is left out, as mqadmin does.
+        # Skip groups that never committed and deleted topics, as mqadmin does.
         with contextlib.suppress(RemoteError):
             offsets = dict(sorted((await admin.progress(group)).offsets.items()))
             for topic in dict.fromkeys(queue.topic for queue in offsets):
@@ -47,7 +46,7 @@ async def one_round(admin: Operator, now_ms: int) -> tuple[list[dict[str, Any]],
 def undone(
     offsets: Mapping[MessageQueue, OffsetWrapper], ends: Mapping[MessageQueue, TopicOffset]
 ) -> dict[str, int]:
-    """Return what a group has not consumed of a topic, whose queues have these ends."""
+    """Return a group's lag in a topic, whose queues have these ends."""
     behind = [offset.behind for offset in offsets.values()]
     delays = [
         (ends[queue].last_update_timestamp if queue in ends else 0) - offset.last_timestamp
@@ -67,13 +66,13 @@ async def _members(admin: Operator, group: str) -> dict[str, ConsumerRunningInfo
         with contextlib.suppress(RemoteError):  # The broker is away.
             connected = {one.client_id for one in await admin.connected(address, group)}
             for member in sorted(connected - set(found)):
-                with contextlib.suppress(RemoteError):  # It does not answer, or has left meanwhile.
+                with contextlib.suppress(RemoteError):  # Left meanwhile, or no answer.
                     found[member] = await admin.ask(address, calls.running_info(group, member))
     return found
 
 
 def notices_of(group: str, members: Mapping[str, ConsumerRunningInfo], now_ms: int) -> list[str]:
-    """Return what is wrong with a group's members, of those that are pushed their messages."""
+    """Return the problems of a group's push consumers."""
     pushed = {
         client_id: info
         for client_id, info in sorted(members.items())
@@ -100,9 +99,9 @@ def notices_of(group: str, members: Mapping[str, ConsumerRunningInfo], now_ms: i
 
 
 async def rates(admin: Operator, topic: str) -> list[dict[str, Any]]:
-    """Return a row for a topic with each of its groups ("": it has none); none if it was deleted just now.
+    """Return a row for each group of a topic, one with group "" if there is none; no row if it was deleted.
 
-    Rates are messages a second; the numbers are those of a day.
+    Rates are messages a second; counts are of a day.
     """
     try:
         brokers = await admin.brokers_of(topic)
@@ -139,13 +138,13 @@ async def _behind(admin: Operator, broker: str, group: str, topic: str) -> int:
 
 
 async def _total(admin: Operator, brokers: Sequence[str], key: str, name: str) -> tuple[float, int]:
-    """Return a rate and the count of a day, summed over brokers."""
+    """Return a rate and a day's count, summed over brokers."""
     counted = [await stats_of(admin, address, key, name) for address in brokers]
     return sum(stats.stats_minute.tps for stats in counted), sum(map(day_of, counted))
 
 
 async def stats_of(admin: Operator, broker: str, key: str, name: str = TOPIC_PUT_NUMS) -> BrokerStatsData:
-    """Return what a broker counts; zeros where it has not counted anything."""
+    """Return a broker's statistics; zeros if it has none."""
     try:
         return await admin.ask(broker, calls.stats_data(name, key))
     except BrokerError:
@@ -153,7 +152,7 @@ async def stats_of(admin: Operator, broker: str, key: str, name: str = TOPIC_PUT
 
 
 def day_of(stats: BrokerStatsData) -> int:
-    """Return the count of a day; of the longest window there is, for a broker that was just started."""
+    """Return the count of a day, or of the longest window that a freshly started broker has."""
     return stats.stats_day.sum or stats.stats_hour.sum or stats.stats_minute.sum
 
 

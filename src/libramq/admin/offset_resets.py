@@ -1,8 +1,8 @@
-"""Offset resets at one broker: by which request an offset is set, for each version of Apache's, and what is
-refused.
+"""Offset resets at one broker: the request that sets an offset, depending on the broker's version, and the
+resets that are refused.
 
-    useServerSideResetOffset   the broker sets the offsets, of all queues or of one (Apache's since 5.2)
-    without it                 the broker has the members set theirs, in all queues together; for a group
+    useServerSideResetOffset   the broker sets the offsets of all queues or of one (Apache's since 5.2)
+    without it                 the broker makes the members set theirs, in all queues together; for a group
                                without members we commit the offsets
 
 Upstream: AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset,
@@ -64,7 +64,7 @@ async def reset_topics(
 async def reset_queue(
     ask: Ask, group: str, queue: MessageQueue, offset: int | None, *, timestamp_ms: int, where: str
 ) -> int:
-    """Set a group's offset in one queue; raises FeatureNotSupported if all queues would be reset."""
+    """Set a group's offset in one queue; raises FeatureNotSupported if the broker would reset all queues."""
     version = await _version_without_resets(ask)
     if version is None:
         call = admin_calls.reset_offsets(
@@ -94,20 +94,20 @@ async def _offset_at(ask: Ask, queue: MessageQueue, timestamp_ms: int) -> int:
 
 
 async def _version_without_resets(ask: Ask) -> int | None:
-    """Return the version of a broker that sets no offsets itself; None for one that does."""
+    """Return the version of a broker that cannot set offsets itself; None for one that can."""
     call = admin_calls.BROKER_CONFIG
 
     def parse(reply: Command) -> tuple[int, dict[str, str]]:
         return reply.version, call.parse(reply) if reply.code == ResponseCode.SUCCESS else {}
 
     version, config = await ask(Call(call.code, parse, accepts=_CONFIG_ANSWERS))
-    # Ours has no such option, nor have those of 5.0; and who may reset offsets may not be allowed to read it.
+    # Our broker and those of 5.0 lack the option, and the caller may not be allowed to read it.
     default = "true" if version >= _VERSION_5_2 else "false"
     return None if config.get(_SERVER_SIDE, default) == "true" else version
 
 
 def _is_for_members(error: BrokerError) -> bool:
-    """Return whether a broker had members set their offsets, and there are none, or they lack an offset."""
+    """Return whether a reset failed because it needs members: there are none, or an offset is missing."""
     is_without_offset = error.response_code == ResponseCode.SYSTEM_ERROR and "not exist" in error.remark
     return isinstance(error, ConsumerNotOnline) or is_without_offset
 

@@ -1,7 +1,7 @@
-"""The operator: an admin that can put any call to any server of a cluster, for mqadmin's commands.
+"""The operator: an admin that can make any call at any server of a cluster, for mqadmin's commands.
 
-A call (`rpc/admin_calls.py`) is what is asked, and typed; the operator knows whom to ask: the brokers of a
-topic, a group or a cluster. Its errors name the command that helps.
+A call (`rpc/admin_calls.py`) is a typed request; the operator chooses the servers: the brokers of a topic, a
+group or a cluster. Its errors name the command that helps.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ ORDER: Final = "ORDER_TOPIC_CONFIG"
 
 
 class Progress(NamedTuple):
-    """A group's progress at all brokers that answer. absent_brokers: those that are away."""
+    """A group's progress at all reachable brokers. absent_brokers: the others."""
 
     offsets: dict[MessageQueue, OffsetWrapper]
     consume_tps: float
@@ -50,19 +50,19 @@ class Progress(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """Return how many messages the group has not consumed."""
+        """Return the number of messages that the group has not consumed."""
         return sum(offset.behind for offset in self.offsets.values())
 
 
 class Target(NamedTuple):
-    """The brokers that a command names: one by its address, or the masters of a cluster."""
+    """The brokers named in a command: one by its address, or the masters of a cluster."""
 
     broker: str | None
     cluster: str | None
 
 
 class Operator(Admin):
-    """Puts calls to brokers and name servers. namesrv: their addresses, separated by semicolons."""
+    """Makes calls at brokers and name servers. namesrv: name server addresses, separated by semicolons."""
 
     def __init__(self, namesrv: str) -> None:
         super().__init__(namesrv=namesrv)
@@ -70,7 +70,7 @@ class Operator(Admin):
         self.name_servers = split_name_servers(namesrv)
 
     async def ask(self, address: str, call: Call[T]) -> T:
-        """Put a call to one broker; raises RemoteError."""
+        """Make a call at one broker; raises RemoteError."""
         split_address(address)
         try:
             return await super()._ask(address, call)
@@ -78,7 +78,7 @@ class Operator(Admin):
             raise ConnectFailed(f"{error}; libra admin clusterList lists a cluster's brokers") from None
 
     async def ask_each(self, brokers: Sequence[str], call: Call[T]) -> dict[str, T]:
-        """Put a call to brokers at once; then raise the first failure, which says where it has succeeded."""
+        """Make a call at several brokers at once; the first failure is raised and notes who has answered."""
         found = await asyncio.gather(
             *(self.ask(address, call) for address in brokers), return_exceptions=True
         )
@@ -105,9 +105,9 @@ class Operator(Admin):
         queue_id: int | None = None,
         offset: int | None = None,
     ) -> dict[MessageQueue, int]:
-        """Move a group's offsets in a topic, or in a queue of a broker; return where it continues.
+        """Move a group's offsets in a topic, or in a queue of a broker; return the new offsets.
 
-        Brokers of different versions are treated differently: see `offset_resets`.
+        The requests depend on the broker's version: see `offset_resets`.
         """
         validate_group(group)
         brokers = await self.brokers_of(topic) if broker is None else [broker]
@@ -132,11 +132,11 @@ class Operator(Admin):
         )
 
     async def ask_targets(self, call: Call[T], target: Target) -> dict[str, T]:
-        """Put a call to the brokers that are named."""
+        """Make a call at the named brokers."""
         return await self.ask_each(await self.targets(target), call)
 
     async def ask_name_server(self, call: Call[T]) -> T:
-        """Put a call to the first name server that answers."""
+        """Make a call at the first name server that answers."""
         failures = []
         for address in self.name_servers:
             try:
@@ -151,7 +151,7 @@ class Operator(Admin):
         )
 
     async def ask_name_servers(self, call: Call[T]) -> dict[str, T]:
-        """Put a call to every name server, since they share nothing; then raise the first failure."""
+        """Make a call at every name server, since they share nothing; then raise the first failure."""
         answers: dict[str, T] = {}
         failures: list[RemoteError] = []
         for address in self.name_servers:
@@ -167,11 +167,11 @@ class Operator(Admin):
         return name_server_calls.name_server_result(call, await self._reply(address, call), address)
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Return where a topic is; raises RouteNotFound when no broker has it."""
+        """Return a topic's route; raises RouteNotFound if no broker has it."""
         return await super()._route(topic)
 
     async def group_route(self, group: str) -> TopicRouteData:
-        """Return where a group is; raises RouteNotFound when no broker has it."""
+        """Return a group's route; raises RouteNotFound if no broker has it."""
         unknown = (
             f"no group {group} at name server {self.namesrv}: a group is known once its first consumer "
             "has started; check the name (libra admin consumerProgress lists all)"
@@ -179,7 +179,7 @@ class Operator(Admin):
         return await self._found_group(group, unknown)
 
     async def brokers_of(self, topic: str) -> list[str]:
-        """Return the address of each broker that has a topic: its master's, else a slave's."""
+        """Return the address of each broker that has a topic: the master's, or else a slave's."""
         return addresses((await self.route(topic)).broker_datas)
 
     async def brokers_of_group(self, group: str) -> list[str]:
@@ -187,7 +187,7 @@ class Operator(Admin):
         return addresses((await self.group_route(group)).broker_datas)
 
     async def targets(self, target: Target) -> list[str]:
-        """Return the addresses of the brokers that are named; raises ConfigError for none, or for both."""
+        """Return the addresses of the named brokers; raises ConfigError unless exactly one option is set."""
         if target.broker is not None and target.cluster is None:
             return [target.broker]
         if target.cluster is not None and target.broker is None:
@@ -197,7 +197,7 @@ class Operator(Admin):
         )
 
     masters = Admin._masters
-    # The same for the methods of an Admin.
+    # The methods of Admin make their calls through these.
 
     _ask = ask
     _ask_name_server = ask_name_server
@@ -214,7 +214,7 @@ class Operator(Admin):
         except RequestTimeout:
             raise RequestTimeout.of(address, f"within {self._timeout_ms} ms") from None
 
-    # What several calls answer together.
+    # Results combined from several calls.
 
     async def progress(self, group: str, topic: str | None = None) -> Progress:
         """Return a group's progress, in one topic or in all."""
@@ -237,12 +237,14 @@ class Operator(Admin):
         try:
             return (await self.ask(broker, calls.consumer_connection(group))).connection_set
         except BrokerError:
-            return []  # Nobody is.
+            return []  # No member is connected.
 
     async def update_topic(
         self, config: TopicConfig, target: Target, *, attributes: str = "", abandon_unread: bool = False
     ) -> list[str]:
-        """Create or change a topic; return its brokers' addresses. Name servers keep an ordered one's."""
+        """Create or change a topic; return its brokers' addresses. An ordered topic is configured at name
+        servers as well.
+        """
         validate_topic(config.topic_name)
         check_permission(config.perm)
         for count in (config.read_queue_nums, config.write_queue_nums):
@@ -261,7 +263,7 @@ class Operator(Admin):
         try:
             before = await self.ask_name_server(calls.get_value(ORDER, topic))
         except BrokerError:
-            before = ""  # There is none yet.
+            before = ""  # The topic has none yet.
         parts = [part for part in before.split(";") if part and part.rpartition(":")[0] not in brokers]
         value = ";".join([*parts, *(f"{broker}:{queues}" for broker in brokers)])
         await self.ask_name_servers(calls.put_value(ORDER, topic, value))
