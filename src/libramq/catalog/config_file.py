@@ -1,8 +1,8 @@
-"""A configuration file below `config/`: how it is read (or its `.bak`), written, and what of another
-version's members is kept.
+"""A configuration file below `config/`: reading (with a fallback to `.bak`), writing, and preserving members
+that this version does not know.
 
-Reading falls back to `.bak` when the file is missing, empty or broken, and says so. Members that are unknown
-here are written again: another version has them. Upstream: common/ConfigManager.java.
+A missing, empty or broken file is read from `.bak`, which is logged. Unknown members are written back,
+because another version may use them. Upstream: common/ConfigManager.java.
 """
 
 from collections.abc import Mapping
@@ -54,9 +54,9 @@ class ConfigFile:
         return value
 
     def load_cache(self, kind: type[T], *, otherwise: str) -> T | None:
-        """Load a file whose loss does little: None, and a line in the log, if it cannot be read.
+        """Load a file whose loss is harmless; log a warning and return None if it cannot be read.
 
-        otherwise: what is done without it.
+        otherwise: the consequence of the loss, for the log.
         """
         try:
             return self.load(kind)
@@ -65,34 +65,34 @@ class ConfigFile:
             return None
 
     def forget(self, entry: str) -> None:
-        """Do not write the unknown members of an entry again: it was removed."""
+        """Forget the unknown members of a removed entry."""
         if self._unknown is not None:
             self._unknown.forget(entry)
 
     def save(self, value: object) -> None:
-        """Write the whole file, and a backup of it."""
+        """Write the whole file and its backup."""
         if self._unknown is not None:
             value = self._unknown.within(value)
         self._filesystem.replace_text(self._path, fastjson.dumps(value, indent=True).decode())
 
 
 class UnknownMembers(NamedTuple):
-    """What a file has that its typed document does not, of an object itself and of its members.
+    """The members of a file that its typed document lacks: an object's own, and those of nested objects.
 
-    It is written with the file again: another version of Apache's broker may have written it, and would read
-    its own file changed.
+    They are written back with the file: another version of Apache's broker may have written them, and would
+    miss them.
     """
 
     own: Mapping[str, Any]
     below: dict[Any, "UnknownMembers"]
 
     def forget(self, entry: str) -> None:
-        """Forget those of an entry of a table, which was removed: what gets its name later is another."""
+        """Forget the members of an entry removed from a table: a later entry of that name is a new one."""
         for table in self.below.values():
             table.below.pop(entry, None)
 
     def within(self, value: Any) -> Any:
-        """Return a value with these in it, to be encoded, without those of entries that are gone."""
+        """Return a value to encode that includes these members, except those of entries that are gone."""
         found = _members(value)
         if found is None:
             return value
@@ -104,7 +104,7 @@ class UnknownMembers(NamedTuple):
 
 
 def unknown_members(read: Any, value: Any) -> UnknownMembers | None:
-    """Return what the typed value of an object that was read does not have; None if it has everything."""
+    """Return the members of an object that its typed value lacks; None if it lacks none."""
     members = _members(value)
     if not isinstance(read, dict) or members is None:
         return None
@@ -120,7 +120,7 @@ def unknown_members(read: Any, value: Any) -> UnknownMembers | None:
 
 
 def _members(value: Any) -> dict[Any, Any] | None:
-    """Return the members of a document, or of a table, by their names in a file; None for any other value."""
+    """Return a document's or table's members by their names in the file; None for any other value."""
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         return {name: getattr(value, field) for name, field in names}

@@ -1,11 +1,11 @@
-"""The config ledger: a table of configurations with a journal of changes and a file of Apache's: when a
-change is on the disk, and how both are read at a start.
+"""The config ledger: durability for a table of configurations, by a journal of changes and a file in Apache's
+format. Both are read at startup.
 
     <file>.journal.N   every change since the last fold, one JSON line each, written before it takes effect
     <file>             Apache's file with the whole table, written by a thread soon after, with a copy as .bak
 
-Upstream writes the whole table at each change (common/ConfigManager.java), which with ten thousand topics
-delays all clients at each new one.
+Upstream writes the whole table at each change (common/ConfigManager.java); with ten thousand topics, each new
+one delays all clients.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 
-#: The version of tables that have none.
+#: The version in tables without versions.
 NO_VERSION: Final = DataVersion()
 
 
@@ -43,7 +43,7 @@ class ConfigChange(msgspec.Struct, Generic[C], frozen=True, omit_defaults=True):
 class ConfigLedger(Generic[C]):
     """The file of one table and its journals.
 
-    kind: the type of an entry. changed: called when a fold is due. journals: tracks what is on the disk.
+    kind: the type of an entry. changed: called when a fold is due. journals: tracks durable changes.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ConfigLedger(Generic[C]):
         return self._config_file.load(kind)
 
     def replay(self, apply: Callable[[ConfigChange[C]], None]) -> None:
-        """Apply the changes since then; a line that a crash cut off was never acknowledged."""
+        """Apply the changes since the last fold; a line truncated by a crash was never acknowledged."""
         for path in map(self._files.path_of, self._files.numbers):
             text = self._filesystem.read_text(path) or ""
             lines = text.split("\n")  # Not splitlines(): names may have U+2028 or U+0085 in them.
@@ -83,15 +83,15 @@ class ConfigLedger(Generic[C]):
                     self._config_file.forget(change.name)
                 apply(change)
             self._note_change()
-            self._journals.wrote(path)  # It may be in the page cache only.
+            self._journals.wrote(path)  # The line may be in the page cache only.
 
     def append(self, name: str, config: C | None, version: DataVersion = NO_VERSION) -> None:
-        """Journal one change; raises OSError if the disk refuses, and then it must not take effect."""
+        """Journal one change. Raises OSError if the disk refuses; then the change must not take effect."""
         self.append_all((ConfigChange(name, config, version),))
 
     def append_all(self, changes: Sequence[ConfigChange[C]]) -> None:
-        """Journal changes by one write; raises OSError, as above."""
-        self._note_change()  # If it takes effect all the same, the next fold has it.
+        """Journal changes in one write; raises OSError, as above."""
+        self._note_change()  # Even on failure: if a change takes effect anyway, the next fold includes it.
         self._journals.require()
         if not self._files.is_open:
             self._files.begin()
@@ -126,7 +126,7 @@ class ConfigLedger(Generic[C]):
 
     def close(self, value: Callable[[], object]) -> None:
         """Fold, waiting for the disk, and close; the journals are kept if the disk refuses."""
-        self._files.is_folding = False  # The threads have ended, and nobody takes the outcome of their folds.
+        self._files.is_folding = False  # The threads have ended; the results of their folds are not handled.
         plan = self.plan_fold(value)
         try:
             if plan is not None:
@@ -138,5 +138,5 @@ class ConfigLedger(Generic[C]):
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the journal; the next change begins another one."""
+        """Close the journal; the next change begins a new one."""
         self._files.close()

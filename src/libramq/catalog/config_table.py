@@ -1,7 +1,8 @@
-"""The config table: configurations by name, as the tables of topics and groups have them; when a change takes
-effect (once it is recorded), and which are refused if the disk has no room.
+"""The config table: configurations by name, the base of the topic and group tables. A change takes effect
+once it is recorded.
 
-Those that a request names are refused; those by use (a first pull) take effect without a record.
+On a full disk, changes made by requests are refused; creation on first use (a first pull) takes effect
+unrecorded.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ C = TypeVar("C")
 
 @contextmanager
 def refused_without_room(name: str) -> Iterator[None]:
-    """Refuse a request that changes a table of a full disk; raises BrokerError."""
+    """Refuse a request that changes a table on a full disk; raises BrokerError."""
     try:
         yield
     except OSError as error:
@@ -50,7 +51,7 @@ class ConfigTable(Generic[C]):
         self._entries = dict(entries)
         self.data_version = data_version
         self._record = record
-        #: Whether the last change by use could not be recorded; it is logged once.
+        #: Whether the last creation on use could not be recorded; this is logged once.
         self._is_unrecorded = False
 
     def __iter__(self) -> Iterator[C]:
@@ -64,7 +65,7 @@ class ConfigTable(Generic[C]):
         return list(self._entries)
 
     def copy(self, name: str, config: C | None) -> None:
-        """Take over an entry of a slave's master as it is; None: the master has none of that name."""
+        """Copy an entry of the master at a slave; None: the master has no entry of that name."""
         self._record(name, config, self.data_version)
         self.apply(name, config, self.data_version)
 
@@ -90,7 +91,7 @@ class ConfigTable(Generic[C]):
         self.apply(name, config, version)
 
     def _change_by_use(self, name: str, config: C, wall_ms: WallMs) -> None:
-        """Add an entry, recorded or not: it is repeated on the next use, and the next fold has it."""
+        """Add an entry, recorded or not: the next use adds it again, and the next fold includes it."""
         version = self.data_version.next(wall_ms)
         was_unrecorded, self._is_unrecorded = self._is_unrecorded, False
         try:

@@ -1,14 +1,14 @@
-"""The destination of a message that has waited: in which queue it is stored when it is due, or whether it is
-dropped as its topic was deleted.
+"""The destination of a delayed message: the queue in which it is stored when it is due, unless it is dropped
+because its topic was deleted.
 
-Its topic, or its queue, may be gone by the time it is due:
+By the time a message is due, its topic or queue may be gone:
 
-    the queue is gone, as the topic has fewer     another queue of the topic
-    the topic was deleted since it was stored     none: it is dropped, also if the topic was made again
-    the topic is not known                        the queue that it was sent to, of which nobody reads
+    the topic has fewer queues now                another queue of the topic
+    the topic was deleted since it was stored     none: dropped, even if the topic was created again
+    the topic is unknown                          its original queue, which is not read
 
-Apache's broker stores it in the queue that it was sent to in all cases. Without a topic so does ours: a slave
-may not know the topic yet when it becomes master. A deletion is known by its place in the log.
+Apache's broker always uses the original queue. Ours does so for an unknown topic, because a slave may not
+know the topic yet when it becomes master. A deletion is known by its position in the log.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,25 +20,25 @@ from libramq.message import names
 
 log = get_logger(__name__)
 
-#: Ours: topics that are remembered as reported; after that many they are reported again.
+#: Ours: topics remembered as reported; after this many the memory is cleared.
 REPORTED_MAX: Final = 1_000
 
 
 class Destinations:
-    """Finds the queues of messages that have waited.
+    """Finds the queues of delayed messages.
 
-    deleted_end: returns the offset in the log before which messages for a topic are for a deleted one.
+    deleted_end: returns the log offset of a topic's last deletion; messages before it were for that topic.
     """
 
     def __init__(self, topics: TopicTable, deleted_end: Callable[[str], int] = lambda _: 0) -> None:
         self._topics = topics
         self.deleted_end = deleted_end
         self._reported: set[str] = set()
-        #: How many messages for deleted topics were dropped since the start.
+        #: Messages for deleted topics that were dropped since the start.
         self.dropped = 0
 
     def drop(self, counts: Mapping[str, int]) -> None:
-        """Count and log messages for deleted topics, which nobody gets. counts: by topic."""
+        """Count and log dropped messages for deleted topics. counts: by topic."""
         for topic, count in counts.items():
             self.dropped += count
             log.warning(
@@ -46,7 +46,7 @@ class Destinations:
             )
 
     def queue_for(self, topic: str, queue_id: int) -> int:
-        """Return the queue for a message that was sent to a queue; log it if its topic is gone."""
+        """Return the queue for a message that was sent to this queue; log it if the topic is gone."""
         config = self._topics.get(topic)
         if config is None:
             self._report(topic)

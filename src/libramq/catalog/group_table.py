@@ -1,5 +1,5 @@
-"""The group table: every consumer group with its configuration, whether a group is created on first use, how
-many there may be, which topics one is forbidden, and which changes (attributes) are refused.
+"""The group table: every consumer group with its configuration and forbidden topics, creation on first use,
+and limits.
 
 Upstream: broker/subscription/SubscriptionGroupManager.java; file config/subscriptionGroup.json.
 """
@@ -23,14 +23,14 @@ from libramq.message import names
 
 #: The bit of a forbidden table's value that forbids reading (1 << PermName.INDEX_PERM_READ).
 FORBIDS_READING: Final = 1 << 2
-#: Ours: each of them is in the table that is written as a whole.
+#: Ours: forbidden topics of one group; the table is written as a whole.
 FORBIDDEN_MAX: Final = 1_000
-#: Ours: each group brings a retry topic, so at most half of the topics.
+#: Ours: each group has a retry topic, so groups take at most half of the topics.
 GROUPS_MAX: Final = 25_000
 
 
 class GroupTable(ConfigTable[SubscriptionGroupConfig]):
-    """Groups by name. has_light: light groups (enableLmq) are created by use."""
+    """Groups by name. has_light: light groups (enableLmq) are created on first use."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         self._groups_max = groups_max
         self._has_light = has_light
         self._forbidden = dict(loaded.forbidden_table)
-        #: Groups with members of another protocol, and whose.
+        #: The protocol of groups whose members do not speak RocketMQ's.
         self._taken: dict[str, str] = {}
         for group in names.SYSTEM_GROUPS:
             self._entries.setdefault(group, SubscriptionGroupConfig(group_name=group))
@@ -61,13 +61,13 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         return self._entries.get(group)
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Return whether a group may read a topic; see `forbid`."""
+        """Return whether a group may read a topic, which `forbid` controls."""
         return not self._forbidden.get(group, {}).get(topic, 0) & FORBIDS_READING
 
     def forbid(self, group: str, topic: str, wall_ms: WallMs, *, is_forbidden: bool) -> None:
         """Forbid a group to read a topic, or allow it again (SubscriptionGroupManager.updateForbidden).
 
-        Raises SubscriptionGroupNotExist, or what `names.validate_topic` raises.
+        Raises SubscriptionGroupNotExist, and the errors of `names.validate_topic`.
         """
         config = self.require(group, wall_ms)
         names.validate_topic(topic)
@@ -85,14 +85,14 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
             self._change(group, msgspec.structs.replace(config, forbidden_topics=topics), wall_ms)
 
     def copy_forbidden(self, table: Mapping[str, Mapping[str, int]]) -> None:
-        """Take over what a slave's master forbids its groups."""
+        """Copy the forbidden topics of the master's groups, at a slave."""
         for group, config in list(self._entries.items()):
             topics = dict(table.get(group, {}))
             if topics != self._forbidden.get(group, {}):
                 self.copy(group, msgspec.structs.replace(config, forbidden_topics=topics))
 
     def find(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig | None:
-        """Return the group's configuration, created on first use if that is allowed; else None."""
+        """Return the group's configuration, created on first use if that is allowed; None otherwise."""
         config = self._entries.get(group)
         creates = self.creates_on_use or (self._has_light and names.is_light(group))
         if config is None and creates and names.is_valid_group(group):
@@ -112,15 +112,15 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         return config
 
     def take(self, group: str, protocol: str) -> None:
-        """Keep a group for members of another protocol than RocketMQ's; protocol: whose, for the refusal."""
+        """Reserve a group for members of another protocol than RocketMQ's; the refusal names the protocol."""
         self._taken[group] = protocol
 
     def release(self, group: str) -> None:
-        """Let members of RocketMQ's protocol into a group again."""
+        """Allow members of RocketMQ's protocol in a group again."""
         self._taken.pop(group, None)
 
     def require_not_taken(self, group: str) -> None:
-        """Raise BrokerError if a group has members of another protocol: they divide queues by other rules."""
+        """Raise BrokerError if a group has members of another protocol, which assign queues differently."""
         protocol = self._taken.get(group)
         if protocol is not None:
             raise broker_error(
@@ -157,7 +157,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
             )
 
     def _with_attributes(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Return a changed group with the attributes that it has; no request changes those."""
+        """Return a changed group with its existing attributes, which no request can change."""
         known = self._entries.get(config.group_name)
         attributes = known.attributes if known is not None else {}
         return msgspec.structs.replace(config, attributes=attributes, forbidden_topics=None)

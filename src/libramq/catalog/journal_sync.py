@@ -1,6 +1,6 @@
-"""The journal sync: when the journals of tables are flushed, and which replies wait for it (SYNC_FLUSH).
+"""The journal sync: when the tables' journals are flushed, and which replies wait for it (SYNC_FLUSH).
 
-    append ─► wrote ─► when_synced ─► plan ─► fsyncs, on the thread of the log ─► complete ─► answers
+    append ─► wrote ─► when_synced ─► plan ─► fsyncs, on the log's thread ─► complete ─► answers
 
 Under SYNC_FLUSH no table content is sent before its journal is on the disk. Under ASYNC_FLUSH nothing waits:
 a table is written whole, with an fsync, half a second after its first change.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class SyncPlan(NamedTuple):
-    """A pending fsync. through: the changes that are on the disk afterwards."""
+    """A pending fsync. through: the count of changes that it makes durable."""
 
     paths: tuple[Path, ...]
     directories: tuple[Path, ...]
@@ -23,7 +23,7 @@ class SyncPlan(NamedTuple):
 class JournalSync:
     """The journals of all tables. waits: SYNC_FLUSH.
 
-    written, synced: how many changes are in the journals, and how many of them on the disk.
+    written, synced: counts of changes in the journals, and of those on the disk.
     """
 
     def __init__(self, *, waits: bool = False) -> None:
@@ -31,7 +31,7 @@ class JournalSync:
         self._paths: dict[Path, None] = {}
         self._directories: dict[Path, None] = {}
         self.written = self.synced = 0
-        #: Whether a reply has begun to wait: a sync should begin at once. Whoever begins it clears this.
+        #: Whether a reply has begun to wait, so that a sync should begin at once; the sync clears this.
         self.is_wanted = False
         #: Called when there is something to sync.
         self.changed: Callable[[], None] = lambda: None
@@ -44,32 +44,32 @@ class JournalSync:
         return self.synced == self.written
 
     def require(self) -> None:
-        """Raise OSError if a sync has failed: nothing can be promised any more."""
+        """Raise OSError if a sync has failed: durability cannot be promised any more."""
         if self._failure is not None:
             raise OSError(errno.EROFS, f"{self._failure}; restart the broker")
 
     def created(self, path: Path) -> None:
-        """Note a new journal: its directory entry has to be synced too."""
+        """Note a new journal, whose directory entry has to be synced as well."""
         if self._waits:
             self._directories |= dict.fromkeys((path.parent, path.parent.parent))
 
     def wrote(self, path: Path) -> None:
-        """Note a line that was written, or found at the start and possibly not on the disk."""
+        """Note a line that was written, or found at startup and may not be on the disk."""
         if self._waits:
             self._paths[path] = None
             self.written += 1
             self.changed()
 
     def sync_with_log(self, path: Path) -> None:
-        """Sync a file before anything that is appended to the log from now on counts as flushed.
+        """Sync a file before later appends to the log count as flushed, in either mode.
 
-        This holds in either mode; no reply waits for it.
+        No reply waits for it.
         """
         self._paths[path] = None
         self._directories |= dict.fromkeys((path.parent, path.parent.parent))
 
     def when_synced(self, then: Callable[[bool], None], *, through: int | None = None) -> None:
-        """Call with True once that many changes, or all so far, are on the disk; with False on failure."""
+        """Call `then` with True once so many changes (by default all) are on the disk; False on failure."""
         through = self.written if through is None else through
         if through <= self.synced or self._failure is not None:
             then(self._failure is None)

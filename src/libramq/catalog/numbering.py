@@ -1,11 +1,11 @@
-"""The numbering of a topic's queues over all brokers: which queue at which broker is which partition of
-Kafka's, also when brokers are added.
+"""The numbering of a topic's queues over all brokers: the mapping of Kafka's partitions to queues, which is
+stable when brokers are added.
 
     (broker-a, 4) (broker-b, 4) (broker-a, 2)        partitions 0–3 are queues 0–3 of broker-a,
                                                      4–7 are 0–3 of broker-b, 8–9 are 4–5 of broker-a
 
-Queues are only ever appended, so a partition keeps its queue when brokers and queues are added, and while a
-broker is away.
+Queues are only appended, so a partition keeps its queue when brokers and queues are added, and while a broker
+is away.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from libramq.formats.document import Document
 
 
 class Run(Document, frozen=True, order=True):
-    """Further queues of a broker."""
+    """The next queues of one broker."""
 
     broker_name: str
     queues: int = msgspec.field(name="count")
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class Numbering(Document, frozen=True):
-    """The queues in the order of their numbers. version: higher where a topic was made again."""
+    """The queues in the order of their numbers. version: grows when a topic is created again."""
 
     runs: tuple[Run, ...] = ()
     version: int = 0
@@ -42,7 +42,7 @@ class Numbering(Document, frozen=True):
         return sum(run.queues for run in self.runs)
 
     def counts(self) -> dict[str, int]:
-        """Return how many queues of each broker have a number."""
+        """Return the number of numbered queues of each broker."""
         counts: dict[str, int] = {}
         for run in self.runs:
             counts[run.broker_name] = counts.get(run.broker_name, 0) + run.queues
@@ -74,7 +74,7 @@ class Numbering(Document, frozen=True):
         return None
 
     def partition(self, broker_name: str, queue_id: int) -> int | None:
-        """Return the number of a queue; None if it has none."""
+        """Return the partition of a queue; None if it has no number."""
         before = 0
         for run in self.runs:
             if run.broker_name == broker_name:
@@ -90,7 +90,7 @@ class Numbering(Document, frozen=True):
         return all(known.get(name, 0) >= count for name, count in counts.items())
 
     def extended(self, counts: Mapping[str, int]) -> "Numbering":
-        """Return the numbering with these queues: those without a number follow, by the names of brokers."""
+        """Return the numbering with these queues: new ones are appended, sorted by broker name."""
         known = self.counts()
         more = [
             Run(name, counts[name] - known.get(name, 0))
@@ -101,9 +101,9 @@ class Numbering(Document, frozen=True):
 
 
 def spread(count: int, present: Mapping[str, int]) -> dict[str, int]:
-    """Return how many queues each broker should have, `count` in all, as equal as possible.
+    """Return the number of queues that each broker should have, `count` in all, as even as possible.
 
-    present: how many each has already, and none has fewer afterwards; of equals the first gets more.
+    present: the current numbers, none of which decreases; ties go to the first broker.
     """
     wanted = dict(present)
     for _ in range(count - sum(present.values())):
@@ -112,8 +112,8 @@ def spread(count: int, present: Mapping[str, int]) -> dict[str, int]:
 
 
 def best(numberings: Sequence[Numbering]) -> Numbering | None:
-    """Return the one to continue from: of the latest version, the longest.
+    """Return the numbering to continue from: the longest of the latest version.
 
-    Of two that were extended apart, while their brokers could not reach each other, all choose the same.
+    If two diverged while their brokers could not reach each other, all brokers choose the same one.
     """
     return max(numberings, key=lambda each: (each.version, each.size, each.runs), default=None)

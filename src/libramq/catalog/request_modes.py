@@ -1,5 +1,5 @@
-"""The request modes: whether a group pulls or pops a topic, as an operator has set it
-(config/messageRequestMode.json) or its members do.
+"""The request modes: whether a group pulls or pops a topic, as set by an operator
+(config/messageRequestMode.json) or observed of its members.
 
     topic → group → mode                config/messageRequestMode.json
 
@@ -14,7 +14,7 @@ from libramq.errors import ConfigError
 from libramq.formats.document import Document
 from libramq.formats.tables import MODE_POP, MODE_PULL, MessageRequestMode
 
-#: Ours: entries of the table; each took an operator's request.
+#: Ours: entries of the table; each is set by an operator's request.
 MODES_MAX: Final = 100_000
 _SEPARATOR: Final = "@"
 
@@ -25,7 +25,7 @@ class RequestModesFile(Document, frozen=True, kw_only=True):
     message_request_mode_map: dict[str, dict[str, MessageRequestMode]] = {}
 
     def entries(self) -> dict[str, MessageRequestMode]:
-        """Return the modes by topic and group, as the journal names them."""
+        """Return the modes by "topic@group", the journal's names."""
         return {
             f"{topic}{_SEPARATOR}{group}": mode
             for topic, groups in self.message_request_mode_map.items()
@@ -34,23 +34,24 @@ class RequestModesFile(Document, frozen=True, kw_only=True):
 
 
 class RequestModes:
-    """The table. record: journals a change before it takes effect."""
+    """The table of modes. record: journals a change before it takes effect."""
 
     def __init__(self, *, record: Callable[[str, MessageRequestMode | None], None]) -> None:
         self._modes: dict[tuple[str, str], MessageRequestMode] = {}
         self._record = record
-        #: Topics and groups whose members pop although nobody has set it, as ours do (`pop=True`).
+        #: Topics and groups whose members pop without a mode set, as ours do (`pop=True`).
         self._seen_popping: set[tuple[str, str]] = set()
-        #: Those that were pulled after that, and popped again then: some members pop, and others pull.
+        #: Those that were pulled afterwards.
         self._pulled_since: set[tuple[str, str]] = set()
+        #: Those that were then popped again: some members pop, and others pull.
         self._mixed: set[tuple[str, str]] = set()
 
     def get(self, topic: str, group: str) -> MessageRequestMode | None:
-        """Return how a group reads a topic; None: by pulling, as nothing is set."""
+        """Return the mode set for a group and topic; None if none is set."""
         return self._modes.get((topic, group))
 
     def is_popped(self, topic: str, group: str) -> bool:
-        """Return whether a group pops a topic's messages: it is set so, or done without being set."""
+        """Return whether a group pops a topic: by its mode, or else by observation."""
         mode = self._modes.get((topic, group))
         return mode.mode == MODE_POP if mode is not None else (topic, group) in self._seen_popping
 
@@ -75,12 +76,12 @@ class RequestModes:
                 self._pulled_since.add((topic, group))
 
     def take_mixed(self) -> set[tuple[str, str]]:
-        """Return the topics and groups that were popped, pulled and popped again since the last call."""
+        """Return topics and groups found to be popped, pulled and popped again since the last call."""
         mixed, self._mixed = self._mixed, set()
         return mixed
 
     def set(self, mode: MessageRequestMode) -> None:
-        """Set how a group reads a topic; raises ConfigError."""
+        """Set the mode of a group and topic; raises ConfigError."""
         if mode.mode not in (MODE_PULL, MODE_POP):
             raise ConfigError(f"message request mode {mode.mode!r}; {MODE_PULL} or {MODE_POP} is allowed")
         if len(self._modes) >= MODES_MAX and (mode.topic, mode.consumer_group) not in self._modes:
@@ -91,7 +92,7 @@ class RequestModes:
         self._modes[mode.topic, mode.consumer_group] = mode
 
     def copy(self, file: RequestModesFile) -> None:
-        """Take over the table of a slave's master."""
+        """Replace the table with the master's, at a slave."""
         ours, theirs = self.file().entries(), file.entries()
         for name in [each for each in ours | theirs if ours.get(each) != theirs.get(each)]:
             self._record(name, theirs.get(name))

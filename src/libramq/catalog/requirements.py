@@ -1,5 +1,5 @@
-"""The requirements: which topics and groups must exist and permit what (read, open, commit, write), in which
-order that is checked, and the code of each refusal.
+"""The requirements on topics and groups before a read, open, commit or write: existence and permissions, with
+the order of the checks and the code of each refusal.
 
 The order of the checks, their codes and remarks are upstream's: PullMessageProcessor.java,
 ConsumerManageProcessor.java, AbstractSendMessageProcessor.java.
@@ -15,7 +15,7 @@ from libramq.message import names
 
 
 class Requirements:
-    """Raises BrokerError if topics or groups are missing, or do not permit a request."""
+    """Raises BrokerError if topics or groups are missing or do not permit a request."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
         self._topics = topics
@@ -28,7 +28,7 @@ class Requirements:
             raise broker_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
 
     def consuming_group(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:
-        """Return a group that may consume, created if that is allowed."""
+        """Require a group that may consume, created on first use if allowed; return its configuration."""
         require_not_own(group)
         config = self._groups.require(group, wall_ms)
         if not config.consume_enable:
@@ -38,7 +38,7 @@ class Requirements:
         return config
 
     def topic_allowed(self, group: str, topic: str) -> None:
-        """Require that a group was not forbidden a topic."""
+        """Require that a topic is not forbidden to a group."""
         if not self._groups.may_read(group, topic):
             raise topic_forbidden(group, topic)
 
@@ -51,13 +51,13 @@ class Requirements:
             raise _illegal(config, queue_id, reader)
 
     def queue_to_open(self, topic: str, queue_id: int) -> None:
-        """Require a queue to read from; whether the topic permits that now is checked by each pull."""
+        """Require a read queue; each pull checks whether the topic permits reading."""
         config = self._topics.require(topic)
         if not 0 <= queue_id < config.read_queue_nums:
             raise _illegal(config, queue_id)
 
     def queue_to_commit(self, topic: str, queue_id: int) -> None:
-        """Require a queue to read from or to write to: it may have been read from before."""
+        """Require a read or write queue: a queue may have been read before its number was reduced."""
         config = self._topics.require(topic)
         if not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
             raise _illegal(config, queue_id)
@@ -76,20 +76,20 @@ class Requirements:
 
 
 def topic_forbidden(group: str, topic: str) -> BrokerError:
-    """Return the error for a group that was forbidden a topic."""
+    """Return the error for a topic that is forbidden to a group."""
     return broker_error(
         ResponseCode.NO_PERMISSION, f"the consumer group[{group}] is forbidden for topic[{topic}]"
     )
 
 
 def require_not_own(group: str) -> None:
-    """Require a group that is not the broker's own: nobody else moves its offsets."""
+    """Require a group that is not the broker's own: only the broker moves its offsets."""
     if group in names.OWN_GROUPS:
         raise broker_error(ResponseCode.NO_PERMISSION, f"the group {group} is the broker's own; use another")
 
 
 def require_sendable(topic: str) -> None:
-    """Require a topic that is not for the broker's own messages only."""
+    """Require a topic that is not reserved for the broker's own messages."""
     if not names.is_sendable(topic):
         raise broker_error(ResponseCode.NO_PERMISSION, f"sending to topic[{topic}] is forbidden")
 

@@ -1,13 +1,13 @@
-"""The attributes of a topic (`message.type`, `queue.type`, ...): which there are, their values, and which can
-be changed: `+key=value,-key`.
+"""The attributes of a topic (`message.type`, `queue.type`, ...): their values, and their changes, written as
+`+key=value,-key`.
 
     message.type      UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY   changes
     reserve.time      -1 or milliseconds, for tiered stores                changes
     queue.type        SimpleCQ, BatchCQ                                    set at creation
     cleanup.policy    DELETE                                               set at creation
 
-Upstream: attribute/AttributeParser.java, AttributeUtil.java, TopicAttributes.java. COMPACTION, which
-Apache's broker has too, is refused: messages would be stored as those of any other topic.
+Upstream: attribute/AttributeParser.java, AttributeUtil.java, TopicAttributes.java. Apache's COMPACTION is
+refused: it is not implemented, and messages would be stored without it.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,13 +17,13 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.formats.tables import TopicConfig
 
-#: TopicMessageType.topicMessageTypeSet; PRIORITY is of 5.4.
+#: TopicMessageType.topicMessageTypeSet; PRIORITY is new in 5.4.
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
 MESSAGE_TYPE: Final = "message.type"
 QUEUE_TYPE: Final = "queue.type"
 SIMPLE_QUEUES: Final = "SimpleCQ"
 BATCH_QUEUES: Final = "BatchCQ"
-#: Ours: four attributes exist, each of some 30 characters.
+#: Ours: there are four attributes, each of about 30 characters.
 TEXT_LENGTH_MAX: Final = 1_024
 _LONG_MAX: Final = 2**63 - 1
 
@@ -59,7 +59,7 @@ ATTRIBUTES: Final[Mapping[str, Attribute]] = {
 
 
 def parse_changes(text: str | None) -> dict[str, str]:
-    """Return the changes in a text, by signed key; raises BrokerError (SYSTEM_ERROR) for any other text."""
+    """Parse changes, by signed key; raises BrokerError (SYSTEM_ERROR) for invalid text."""
     if not text:
         return {}
     if len(text) > TEXT_LENGTH_MAX:
@@ -78,10 +78,10 @@ def parse_changes(text: str | None) -> dict[str, str]:
 
 
 def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
-    """Return a topic's attributes after changes; current: None for a topic that is created.
+    """Return a topic's attributes after changes; current: None for a new topic.
 
-    Raises BrokerError: INVALID_PARAMETER for mixed message types, as Apache's broker by default, SYSTEM_ERROR
-    for every other change that is not possible.
+    Raises BrokerError: INVALID_PARAMETER for mixed message types, as Apache's broker does by default, and
+    SYSTEM_ERROR for every other invalid change.
     """
     if changes.get("+message.type") == "MIXED":
         raise broker_error(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
@@ -117,12 +117,12 @@ def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, 
 
 
 def attributes_of(queue_type: str) -> dict[str, str]:
-    """Return the attributes of a topic with queues of a type: none for the usual one."""
+    """Return the attributes of a topic with queues of a type; empty for the default type."""
     return {} if queue_type == SIMPLE_QUEUES else {QUEUE_TYPE: queue_type}
 
 
 def is_of_batches(topic: TopicConfig) -> bool:
-    """Return whether a topic's queues are of batches (`store.queues.batch_consume_queue`)."""
+    """Return whether a topic has batch queues (`store.queues.batch_consume_queue`)."""
     return topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
 
 
@@ -131,5 +131,5 @@ def _refused(remark: str) -> BrokerError:
 
 
 def is_of_priorities(topic: TopicConfig) -> bool:
-    """Return whether groups pop the messages of higher queues first."""
+    """Return whether groups pop messages of higher queue ids first."""
     return topic.attributes.get(MESSAGE_TYPE) == "PRIORITY"

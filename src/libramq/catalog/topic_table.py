@@ -1,5 +1,5 @@
-"""The topic table: every topic of this broker; whether one is created by a first send, for a group or for
-retries, with how many queues; how many there may be.
+"""The topic table: every topic of this broker, creation (by a first send, for a group or for its retries),
+and limits.
 
 Upstream: broker/topic/TopicConfigManager.java; file config/topics.json.
 """
@@ -26,7 +26,7 @@ from libramq.message.queue import MessageQueue
 
 #: Ours: a broker registers its whole table at every name server after each change.
 TOPICS_MAX: Final = 50_000
-#: Ours; upstream's BenchmarkTest has 1024, the largest of its own.
+#: Ours: four times the queues of BenchmarkTest, upstream's largest system topic.
 QUEUES_MAX: Final = 4096
 #: DLQ_NUMS_PER_GROUP, AbstractSendMessageProcessor.java.
 DLQ_QUEUES: Final = 1
@@ -99,7 +99,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return [MessageQueue(topic, self.broker_name, queue_id) for queue_id in range(count)]
 
     def observe(self, observer: Callable[[str], None]) -> None:
-        """Set a function to be called with a topic's name after every change of it."""
+        """Register a function to be called with a topic's name after each change of the topic."""
         self._observers.append(observer)
 
     def file(self) -> TopicsFile:
@@ -109,7 +109,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     def put(self, config: TopicConfig, wall_ms: WallMs) -> None:
         """Create or change a topic; raises InvalidName, or InvalidParameter for invalid numbers.
 
-        It is a change even if nothing differs: a name server that was asked to forget the topic hears of it.
+        This counts as a change even if nothing differs: a name server that deleted the topic gets it again.
         """
         self.check(config)
         self._store(config, wall_ms)
@@ -118,7 +118,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Raise InvalidName, or InvalidParameter for invalid numbers."""
         names.validate_topic(config.topic_name)
         if self._rules.has_light and names.is_light(config.topic_name):
-            # Apache's broker accepts it, and changes nothing.
+            # Apache's broker accepts the request and ignores it.
             raise broker_error(
                 ResponseCode.INVALID_PARAMETER, f"{config.topic_name} is a light topic: it exists as it is"
             )
@@ -142,18 +142,18 @@ class TopicTable(ConfigTable[TopicConfig]):
     ) -> TopicConfig:
         """Return the topic that a producer names, created from its template if that may be inherited.
 
-        attributes: of a topic that is created.
+        attributes: of a newly created topic.
 
-        Raises TopicNotExist, InvalidName, or what `before_creation` raises.
+        Raises TopicNotExist, InvalidName, and the errors of `before_creation`.
         """
         config = self.get(topic)
         if config is not None:
             return config
         is_retry = topic.startswith(names.RETRY_PREFIX)
-        # POP's second form of these has a character that no other name may have.
+        # POP's newer form of retry topics contains "+", which no other name may.
         names.validate_topic(topic.replace("+", "_", 1) if is_retry else topic)
         _, mark, popped = topic.partition("+")
-        if mark and popped not in self._entries:  # Who may read as a group may write to its retry topics.
+        if mark and popped not in self._entries:  # Consumers may send to it, but not create topics.
             raise broker_error(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{popped}] not exist, so {topic} does not"
             )
@@ -182,8 +182,8 @@ class TopicTable(ConfigTable[TopicConfig]):
     def for_group(self, topic: str, queue_nums: int, perm: int, wall_ms: WallMs) -> TopicConfig:
         """Return the retry or dead-letter topic of an existing group, created if it is missing.
 
-        Groups have their own limit, so that a client which fills the table with topics does not stop
-        consumption.
+        Such topics are limited by the number of groups, so a client that fills the table with topics cannot
+        stop consumption.
         """
         config = self._entries.get(topic)
         if config is None:
@@ -207,18 +207,18 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._change(topic, config, wall_ms)
 
     def is_own(self, topic: str) -> bool:
-        """Return whether a topic is this broker's own, as those named like its cluster and itself are."""
+        """Return whether a topic is this broker's own, such as those named after its cluster and itself."""
         return names.is_system_topic(topic) or topic in self._own
 
     def apply(self, name: str, config: TopicConfig | None, version: DataVersion) -> None:
-        """Apply a recorded change, and call the observers, of which there are none yet at a start."""
+        """Apply a recorded change and call the observers; at startup there are none yet."""
         super().apply(name, config, version)
         for observer in self._observers:
             observer(name)
 
 
 def system_topics(rules: TopicRules) -> list[TopicConfig]:
-    """Return the topics that every broker has (TopicConfigManager's constructor)."""
+    """Return the topics of every broker (TopicConfigManager's constructor)."""
     read_write = PERM_READ | PERM_WRITE
     numbers = [
         (names.SELF_TEST_TOPIC, 1, read_write),
