@@ -1,5 +1,4 @@
-"""The name server's administration: KV configuration, write permission of brokers, unit topics, its own
-options.
+"""The name server's administration: KV configuration, brokers' write permission, unit topics, and options.
 
 Upstream: processor/DefaultRequestProcessor.java.
 """
@@ -36,17 +35,17 @@ from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
 
-#: Ours: topics that are encoded on the loop, in 1 ms; more on a thread.
+#: Ours: as many topics are encoded on the loop, in 1 ms; longer lists on a thread.
 ENCODED_AT_ONCE_MAX: Final = 4_096
 
 
 def listed(topics: list[str]) -> Outcome:
-    """Return the list of these topics, which a thread encodes where it is long."""
+    """Reply with these topics; a thread encodes a long list."""
     return reply_rows(lambda: TopicList(topic_list=topics), len(topics), inline_max=ENCODED_AT_ONCE_MAX)
 
 
 def listed_of(topics: list[str], wanted: Callable[[Sequence[str]], list[str]]) -> Work[Outcome]:
-    """Return the list of the wanted ones of these topics."""
+    """Reply with those of the topics that are wanted."""
     found: list[str] = []
     for some in portions(topics):
         found += wanted(some)
@@ -61,8 +60,8 @@ class Settings:
         self.config = config
 
 
-#: The flags that each request looks at, and which of them its topics have. In this order: topics of a unit;
-#: topics that consumers of a unit read; those of them that belong to no unit.
+#: The flags that each request checks, and those that must be set. The requests list: topics of a unit; topics
+#: with subscribers of a unit; such topics that belong to no unit.
 FLAGGED: Final[Mapping[int, tuple[int, int]]] = {
     RequestCode.GET_UNIT_TOPIC_LIST: (FLAG_UNIT, FLAG_UNIT),
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (FLAG_UNIT_SUBSCRIPTION, FLAG_UNIT_SUBSCRIPTION),
@@ -73,7 +72,7 @@ FLAGGED: Final[Mapping[int, tuple[int, int]]] = {
 
 
 class NameServerAdministration:
-    """Answers operators' requests. responder: sends the answers that waited for the disk."""
+    """Answers operators' requests. responder: sends answers that waited for the disk."""
 
     def __init__(
         self, tables: RouteTables, kv: KVConfig, settings: Settings, *, effects: Effects, responder: Responder
@@ -83,7 +82,7 @@ class NameServerAdministration:
         self._settings = settings
         self._effects = effects
         self._responder = responder
-        #: Whose changes are not in the file that is being written.
+        #: Requests whose changes are not in the file being written.
         self._changed_by: list[Request] = []
         self._is_writing = False
 
@@ -109,7 +108,7 @@ class NameServerAdministration:
 
     @serves(RequestCode.DELETE_KV_CONFIG)
     def delete_value(self, request: Request) -> Outcome:
-        """102: remove a value, if there is one."""
+        """102: remove a value, if it exists."""
         header: h.KVHeader = request.header
         self._kv.delete(header.namespace, header.key)
         log.info("value deleted", namespace=header.namespace, key=header.key, by=request.peer.address)
@@ -125,10 +124,10 @@ class NameServerAdministration:
         return Reply(body=encode_body(KVTable(table=table)))
 
     def _kept(self, request: Request) -> Outcome:
-        """Reply when the values are on the disk, if they are kept there."""
+        """Reply once the values are on the disk, if there is a file."""
         if not self._kv.is_kept:
             return SUCCESS
-        # What it changed is in the values; long ones are not kept while it waits.
+        # The change is in the table, so the waiting request need not hold a long value.
         command = msgspec.structs.replace(request.command, ext={}, body=b"")
         self._changed_by.append(msgspec.structs.replace(request, command=command))
         if not self._is_writing:
@@ -136,7 +135,7 @@ class NameServerAdministration:
         return HOLD
 
     def _write(self) -> None:
-        """Write the values, all changes so far at once, and answer those that made them."""
+        """Write all changes so far at once, and answer their requests."""
         requests, self._changed_by = self._changed_by, []
         self._is_writing = True
 
@@ -194,7 +193,7 @@ class NameServerAdministration:
         group = member_group(self._tables, header.cluster_name, header.broker_name)
         return Reply(body=encode_body(BrokerMemberGroupBody(broker_member_group=group)))
 
-    # Its own configuration.
+    # The name server's own configuration.
 
     @serves(RequestCode.UPDATE_NAMESRV_CONFIG)
     def update_config(self, request: Request) -> Outcome:

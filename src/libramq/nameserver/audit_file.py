@@ -1,10 +1,10 @@
-"""The audit file of a name server, which has no store: who changed it, who signed in and who was refused.
+"""The audit file of a name server, which has no store: changes, sign-ins and refusals.
 
-    <auditPath>            changes and sign-ins, a line of JSON each        ─► <auditPath>.1 when it is full
-    <auditPath>.refused    refusals, which anybody can cause                ─► <auditPath>.refused.1
+    <auditPath>            changes and sign-ins, a line of JSON each        ─► <auditPath>.1 when full
+    <auditPath>.refused    refusals, which anyone can cause                 ─► <auditPath>.refused.1
 
-So a flood of refusals removes no change. Only the server's own user can read the files. Without auditPath the
-events are lines of the log. No request waits for it.
+With two files, a flood of refusals cannot displace a change. Only the server's own user can read the files.
+Without auditPath the events go to the log. Requests do not wait for the file.
 """
 
 from collections import deque
@@ -22,16 +22,16 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: As what a name server records: it has no name.
+#: The recorder's name in events: a name server has none.
 RECORDER: Final = "name server"
-#: Ours: a file's size, beyond which the next one begins: some 40,000 events.
+#: Ours: the size at which a new file begins; about 40,000 events.
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024
-#: Ours: events that wait for a slow disk; further ones are lost, which is logged.
+#: Ours: events waiting for a slow disk; further ones are lost, which is logged.
 WAITING_MAX: Final = 10_000
 
 
 class AuditFile:
-    """Writes the events of a name server. path: None: into its log."""
+    """Writes the events of a name server. path: None for the server's log."""
 
     def __init__(self, clock: Clock, path: Path | None = None, filesystem: FileSystem | None = None) -> None:
         self.audit = Audit(RECORDER, clock, self._by)
@@ -46,12 +46,12 @@ class AuditFile:
             self._check(path)
 
     def begin(self, kernel: Kernel) -> None:
-        """Take events of a kernel's requests."""
+        """Record events of a kernel's requests."""
         self._kernel = kernel
         self._deadline = kernel.deadlines.new(self._write_due, "AuditFile")
 
     def close(self) -> None:
-        """Write what is pending."""
+        """Write the pending events."""
         self._waiting += self.audit.take(self._now_ms(), all_of_them=True)
         events = list(self._waiting)
         self._waiting.clear()
@@ -89,7 +89,7 @@ class AuditFile:
         self._kernel.effects.run(Thread.DISK, partial(self._try, path, events), written)
 
     def _try(self, path: Path, events: list[AuditEvent]) -> object:
-        """Write events, on a thread; return the error, if there is one."""
+        """Write events, on a thread; return the error, if any."""
         try:
             for each, has_refusals in ((path, False), (refusals_of(path), True)):
                 wanted = [one for one in events if (one.kind is Kind.REFUSED) == has_refusals]

@@ -1,4 +1,4 @@
-"""The name server's configuration: its options and defaults, and which may change while it runs.
+"""The name server's configuration: options, defaults, and which options may change at runtime.
 
 Upstream: NamesrvConfig.java.
 """
@@ -34,7 +34,7 @@ class NameServerConfig:
         "signed by the user of `initAuthenticationUser`. Routes are answered to anyone.",
         changes=False,
     )
-    max_connections: int = _option(  # Ours alone, as the next one.
+    max_connections: int = _option(  # LibraMQ's own, as is the next one.
         "maxConnections",
         CONNECTIONS_MAX,
         "The most connections; further ones are closed. See [Limits](security.md#limits).",
@@ -63,12 +63,12 @@ class NameServerConfig:
     order_message_enable: bool = _option(
         "orderMessageEnable",
         False,
-        "Routes tell producers the order configuration of their topic (`mqadmin updateOrderConf`).",
+        "Routes include the order configuration of their topic (`mqadmin updateOrderConf`).",
     )
     return_order_topic_config_to_broker: bool = _option(
         "returnOrderTopicConfigToBroker",
         True,
-        "Apache's brokers learn which topics have an order configuration, and mark them as ordered.",
+        "Brokers that register get the topics with an order configuration; Apache's mark them as ordered.",
     )
     support_acting_master: bool = _option(
         "supportActingMaster",
@@ -79,8 +79,8 @@ class NameServerConfig:
     notify_min_broker_id_changed: bool = _option(
         "notifyMinBrokerIdChanged",
         False,
-        "When the lowest id among a broker and its slaves changes, those that remain are informed at once, "
-        "over connections that the name server opens to them.",
+        "When the lowest id among a broker and its slaves changes, the others are notified at once, over "
+        "connections that the name server opens.",
     )
     enable_all_topic_list: bool = _option(
         "enableAllTopicList", True, "Clients may list all topics (`mqadmin topicList`)."
@@ -91,14 +91,14 @@ class NameServerConfig:
 
     @property
     def connection_limits(self) -> ConnectionLimits:
-        """Return the limits of connections. Routes are answered to anyone, so nobody has to authenticate."""
+        """Return the limits on connections. Routes are public, so clients need not authenticate."""
         return ConnectionLimits(
             connections_max=self.max_connections, per_address_max=self.max_connections_per_address
         )
 
 
 PORT_MAX: Final = 65_535
-#: Of the numbers that are no ports.
+#: The number options that are not ports.
 _COUNTS: Final = ("maxConnections", "maxConnectionsPerAddress")
 #: DefaultRequestProcessor.initConfigBlackList: names that no request may change.
 BLACK_LIST: Final = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
@@ -107,7 +107,7 @@ _FIELDS: Final = {each.metadata["name"]: each for each in fields(NameServerConfi
 
 
 def name_server_config(properties: Mapping[str, str]) -> tuple[NameServerConfig, list[str]]:
-    """Return the configuration of a properties file, and the names in it that are not known."""
+    """Return the configuration of a properties file, and the unknown names in it."""
     values: dict[str, Any] = {
         _FIELDS[name].name: _value(name, text) for name, text in properties.items() if name in _FIELDS
     }
@@ -117,8 +117,8 @@ def name_server_config(properties: Mapping[str, str]) -> tuple[NameServerConfig,
 def changed_config(config: NameServerConfig, properties: Mapping[str, str]) -> NameServerConfig:
     """Return the configuration after UPDATE_NAMESRV_CONFIG.
 
-    Names of the black list are refused, as Apache's name server refuses them. It ignores names without an
-    effect; here they are refused, so that nobody takes them for set.
+    Names of the black list are refused, as Apache's name server does. Names without an effect are refused as
+    well; Apache's name server silently ignores them.
     """
     if not properties.keys().isdisjoint(BLACK_LIST):
         raise broker_error(ResponseCode.NO_PERMISSION, "Can not update config in black list.")

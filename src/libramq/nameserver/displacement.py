@@ -1,15 +1,15 @@
-"""Displacement: whether a registration may replace a live broker of the same name and id over another
-connection: the old one is probed.
+"""Displacement: a registration may replace a live broker of the same name and id on another connection only
+if that connection does not answer a probe.
 
-    signed with the credentials of the cluster ───────────────────────────► registered
+    signed with the cluster's credentials ────────────────────────────────► registered
         else: the connection of the live broker is probed
-                  it has ended, or ends meanwhile, or no answer in 1 s ───────► registered
+                  it has ended, ends meanwhile, or does not answer in 1 s ────► registered
                   any answer ─────────────────────────────────────────────────► refused
 
 The probe goes over the old connection, not to the broker's address: if a broker has lost its connection and
-returns over a new one, the broker is alive, but the old connection is not. The probe's code is unknown to
-every broker: Apache's answers it as ours does, by REQUEST_CODE_NOT_SUPPORTED (NettyRemotingAbstract has no
-processor for it, and answers so on outgoing connections, too).
+returns over a new one, the broker is alive, but the old connection is not. No broker knows the probe's code.
+Ours and Apache's both answer REQUEST_CODE_NOT_SUPPORTED (NettyRemotingAbstract does so on outgoing
+connections as well).
 """
 
 from collections.abc import Callable, Sequence
@@ -30,10 +30,10 @@ from libramq.rpc.responder import Responder, decide
 
 log = get_logger(__name__)
 
-#: Ours: a live broker answers in milliseconds; a restarted one need not wait longer for its place.
+#: Ours: a live broker answers in milliseconds, and a restarted broker should not wait longer than this.
 PROBE_MS: Final = 1_000
 
-#: Decides about a registration again; the connections that it is called with are dead.
+#: Decides on a registration again; its argument is the dead connections.
 Decide = Callable[[frozenset[object]], Outcome]
 
 
@@ -58,7 +58,7 @@ class Displacement:
         self._number = 0
 
     def hold(self, request: Request, owners: Sequence[object], again: Decide) -> Outcome:
-        """Park a registration until these connections have answered or not; BrokerError without room."""
+        """Park a registration until these connections answer or time out; raises BrokerError without room."""
         cost_bytes = len(request.command.body)
         registration = _Registration(request.peer, request, set(owners), again, cost_bytes=cost_bytes)
         if not self._purgatory.has_room(request.peer, registration.cost_bytes):
@@ -67,7 +67,7 @@ class Displacement:
         return HOLD
 
     def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
-        """Handle an answer: the connection is alive, so its brokers are not replaced."""
+        """Handle an answer: the connection is alive, so waiting registrations are refused."""
         if self._probes.get(connection) != answer.opaque:
             return
         for registration in list(self._registrations[connection]):
@@ -107,7 +107,7 @@ class Displacement:
                 self._responder.ask(cast(Connection, owner), probe)
 
     def _expired(self, registration: _Registration) -> None:
-        """Continue: connections without an answer by now count as dead."""
+        """Decide on a registration after the timeout: connections that did not answer count as dead."""
         self._decide(registration, frozenset(registration.owners))
 
     def _decide(self, registration: _Registration, dead: frozenset[object]) -> None:

@@ -1,5 +1,5 @@
-"""The name server's engine: its requests, how often it looks for silent brokers, and who is notified when a
-broker's lowest id changes.
+"""The name server's engine: its requests, the scan for silent brokers, and notifications when the lowest id
+of a broker name changes.
 
 Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 """
@@ -36,7 +36,7 @@ from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
 
-#: What only an operator may do. Registrations are the brokers': see `NameServerProcessor`.
+#: Requests that only an operator may make. Brokers make registrations: see `NameServerProcessor`.
 CHANGES: Final = frozenset({
     RequestCode.PUT_KV_CONFIG,
     RequestCode.DELETE_KV_CONFIG,
@@ -46,25 +46,24 @@ CHANGES: Final = frozenset({
     RequestCode.DELETE_TOPIC_IN_NAMESRV,
     RequestCode.UPDATE_NAMESRV_CONFIG,
 })  # fmt: skip
-#: NamesrvConfig.scanNotActiveBrokerInterval, which is the most here: a broker is missed when its time is up,
-#: since the groups that it coordinates wait for that.
+#: NamesrvConfig.scanNotActiveBrokerInterval, here an upper bound: a broker is removed as soon as its timeout
+#: is over, because the groups that it coordinates wait for that.
 SCAN_INTERVAL_MS: Final = 5_000
-#: Ours: Apache's name server waits for no answer. A broker that is out of reach finds out by itself.
+#: Ours: Apache's name server waits for no answer. An unreachable broker finds out by itself.
 NOTIFY_TIMEOUT_MS: Final = 3_000
 
 
-#: A notification, and the addresses of the brokers that get it.
+#: The addresses of the brokers to notify, and the notification.
 LowestIdNotice = tuple[list[str], LowestIdHeader]
 
 
 class LowestIds:
-    """The lowest id of each broker name, with its address, as it was last seen; which brokers are notified
-    of a change.
+    """The last seen lowest id and address of each broker name, and the brokers to notify of a change.
 
         a lower id has registered ──► the others, with the new one's HA address
-        the lowest id has left ─────► those that remain, if they have enableSlaveActingMaster
+        the lowest id has left ─────► the remaining ones, if they have enableSlaveActingMaster
 
-    So a slave learns at once that it may act for its master, or that its master is back. Only with
+    So a slave learns at once that it may act for its master, or that its master is back. Requires
     notifyMinBrokerIdChanged. Upstream: RouteInfoManager.notifyMinBrokerIdChanged.
     """
 
@@ -73,7 +72,7 @@ class LowestIds:
         self._seen: dict[str, tuple[int, str]] = {}
 
     def notices(self, changed: Mapping[str, str]) -> list[LowestIdNotice]:
-        """Return what must be sent after changes; changed: see `RouteTables`."""
+        """Return the notifications to send after changes; changed: see `RouteTables`."""
         found = (self._look(name, ha_address) for name, ha_address in changed.items())
         return [each for each in found if each is not None]
 
@@ -97,7 +96,7 @@ class LowestIds:
 
 
 class Routes:
-    """The route table, with its timers and the connections of brokers."""
+    """The route table with its timers and brokers' connections."""
 
     def __init__(
         self, route_info: RouteInfo, settings: Settings, kernel: Kernel, credentials: Credentials | None
@@ -112,10 +111,7 @@ class Routes:
         self._tidying: Each[None] = Each(kernel.work, self._tidy)
 
     def settle(self) -> None:
-        """Schedule the expiry of silent brokers, and the clean-up of topics that brokers have no longer.
-
-        Brokers whose group has another lowest id are informed.
-        """
+        """Send notifications, and schedule the expiry of silent brokers and the clean-up of topics."""
         changed = self._route_info.tables.changed
         if changed:
             notices = self._lowest_ids.notices(changed)
@@ -134,7 +130,7 @@ class Routes:
             self._tidying.add((None,))
 
     def connection_ended(self, connection: Connection) -> None:
-        """Remove the brokers that registered over a connection that ended."""
+        """Remove the brokers registered over a connection that ended."""
         for key in self._route_info.owner_lost(connection):
             log.info("broker connection closed", cluster=key.cluster, address=key.address)
 
@@ -154,7 +150,7 @@ class Routes:
 
 
 def _access_control(operator: UserInfo, credentials: Credentials | None) -> AccessControl:
-    """Return the access control of one super user, and of the cluster's brokers."""
+    """Return an access control with one super user and the cluster's brokers."""
     users = Users(record=lambda name, account: None)
     users.create_first(operator)
     brokers = (credentials.access_key, credentials.secrets) if credentials is not None else None
@@ -173,8 +169,8 @@ def name_server_engine(
 ) -> Engine:
     """Return the engine of a name server.
 
-    operator: who alone may change it, which is audited; None: whoever reaches it. credentials: the cluster's
-    brokers sign with them; then nobody else registers.
+    operator: the only user who may change it, which is audited; None: anyone. credentials: of the cluster's
+    brokers; if set, registrations must be signed with them.
     """
     kernel, kv = Kernel(clock), kv or KVConfig()
     settings = Settings(config or NameServerConfig())
@@ -192,7 +188,7 @@ def name_server_engine(
     )
     processors = Processors(served_by(services))
     access, signatures = None, None
-    if operator is not None:  # Changes must be signed; other requests look up, or are brokers'.
+    if operator is not None:  # Changes must be signed; other requests are lookups or come from brokers.
         access = _access_control(operator, credentials)
         lookups = frozenset(processors.singly) - CHANGES
         signatures = Signatures(access, unsigned=lookups, unrestricted=lookups, audit=audit_file.audit)

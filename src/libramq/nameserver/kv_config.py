@@ -1,10 +1,10 @@
-"""The KV configuration: values by namespace and key that operators keep at name servers, how many and how
-long, and their file.
+"""The KV configuration: values by namespace and key that operators store at name servers, with limits and a
+file.
 
     namespace ORDER_TOPIC_CONFIG      topic → "broker:queues;broker:queues", in routes if orderMessageEnable
     any other                         the operators' own
 
-It is kept in a file if one is configured (kvConfigPath), in Apache's format.
+If kvConfigPath is configured, the values are stored in that file, in Apache's format.
 Upstream: kvconfig/KVConfigManager.java, KVConfigSerializeWrapper.java.
 """
 
@@ -18,11 +18,13 @@ from libramq.formats.document import Document, decode_body, encode_body
 
 #: NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG.
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-#: Ours; Apache has no bounds. A namespace or key is a name; a value lists brokers with their queues.
+#: Ours: characters of a namespace or key. Apache has no limit.
 NAME_LENGTH_MAX: Final = 255
+#: Ours: characters of a value, which lists brokers with their queues. Apache has no limit.
 VALUE_LENGTH_MAX: Final = 64 * 1024
-#: Ours: the file is written whole at every change, in some 10 ms.
+#: Ours: values in all; the file is written whole at every change, in about 10 ms.
 VALUES_MAX: Final = 10_000
+#: Ours: characters of all keys and values, for the same reason.
 CHARACTERS_MAX: Final = 4 * 1024 * 1024
 
 
@@ -33,7 +35,7 @@ class KVFile(Document, frozen=True, kw_only=True):
 
 
 class KVConfig:
-    """The values of one name server. path: where they are kept; None for in memory only."""
+    """The values of one name server. path: their file; None keeps them in memory only."""
 
     def __init__(self, filesystem: FileSystem | None = None, path: Path | None = None) -> None:
         self._filesystem = filesystem
@@ -54,7 +56,7 @@ class KVConfig:
         return None if table is None else dict(table)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; raises BrokerError if it is out of bounds."""
+        """Set a value; raises BrokerError if it exceeds a limit."""
         for what, text, length_max in (
             ("namespace", namespace, NAME_LENGTH_MAX),
             ("key", key, NAME_LENGTH_MAX),
@@ -79,7 +81,7 @@ class KVConfig:
         self._characters += grown
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value, if there is one; its namespace stays, as Apache's does."""
+        """Remove a value, if it exists; its namespace stays, as at Apache's name server."""
         value = self._tables.get(namespace, {}).pop(key, None)
         if value is not None:
             self._count -= 1
@@ -87,7 +89,7 @@ class KVConfig:
 
     @property
     def is_kept(self) -> bool:
-        """Return whether the values are kept in a file."""
+        """Return whether the values are stored in a file."""
         return self._path is not None
 
     def encoded(self) -> str:
@@ -95,7 +97,7 @@ class KVConfig:
         return encode_body(KVFile(config_table=self._tables)).decode()
 
     def write(self, text: str) -> None:
-        """Replace the file; a thread calls it."""
+        """Replace the file; called on a thread."""
         assert self._filesystem is not None
         assert self._path is not None, "without a file there is nothing to write"
         self._filesystem.replace_text(self._path, text)

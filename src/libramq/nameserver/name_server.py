@@ -1,4 +1,4 @@
-"""The name server as a service: its listening socket, and its start and stop."""
+"""The name server as a service: its listening socket, start and stop."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +33,11 @@ NAME_SERVER_PORT: Final = 9876
 class NameServer:
     """A name server. Use it as `async with NameServer(...)`, or call `start` and `stop`.
 
-    port: 0 lets the system choose one; `port` has it after the start. operator: who alone may change it.
-    credentials: the brokers of its cluster sign with them; then nobody else registers.
-    config: its options; the file of the KV configuration is read at once, and ConfigError says what is wrong
-    with it.
+    port: 0 lets the system choose one; after the start `port` has the chosen one.
+    operator: the only user who may change the name server.
+    credentials: of the cluster's brokers; if set, registrations must be signed with them.
+    config: the options. The KV configuration's file is read by the constructor, which raises ConfigError if
+    the file is invalid.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """Return the address it listens on, as "host:port"."""
+        """Return the address on which it listens, as "host:port"."""
         return join_address(self.host, self.port)
 
     async def start(self) -> None:
-        """Listen; ConfigError if the port is taken or the address is public without permission."""
+        """Listen; raises ConfigError if the port is in use, or the address is public and not allowed."""
         check_bind_address(self.host, allow_public=self._allow_public, remedy="use --allow-public")
         self.port = await self._server.listen(self.host, self.port)
         self.performer.follow()

@@ -1,5 +1,5 @@
-"""The name server's processors: how each request about brokers and routes is answered (acting slaves, order,
-which JSON a client reads), and who must sign a registration.
+"""The name server's processors of requests about brokers and routes: signed registrations, acting masters in
+routes, order configuration, and the JSON dialect of each client.
 
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """
@@ -33,7 +33,7 @@ from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Request, serves
 
 log = get_logger(__name__)
 
-#: MQVersion.V4_9_4: clients from this version on read standard JSON.
+#: MQVersion.V4_9_4: the first clients that read standard JSON.
 VERSION_WITH_STANDARD_JSON: Final = 401
 #: DefaultRequestProcessor reads the zone from the ext fields (MixAll.ZONE_NAME).
 ZONE_NAME: Final = "__ZONE_NAME"
@@ -49,8 +49,8 @@ UNSIGNED: Final = (
 class NameServerProcessor:
     """Answers requests from a route table.
 
-    credentials: with which brokers sign. Then nobody else registers: clients, slaves and other brokers
-    connect to the addresses that are registered.
+    credentials: brokers must sign with them, if set: clients, slaves and other brokers connect to registered
+    addresses.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class NameServerProcessor:
         credentials: Credentials | None = None,
         audit: Audit | None = None,
     ) -> None:
-        #: Of registrations, where nobody but a broker can make them.
+        #: The audit of registrations, only if they must be signed.
         self._audit = audit if credentials is not None else None
         self._route_info = route_info
         self._displacement = displacement
@@ -80,7 +80,7 @@ class NameServerProcessor:
     def _decode(
         self, request: Request, header: h.RegisterBrokerHeader, dead: frozenset[object]
     ) -> Work[Outcome]:
-        """Decode a registration's body, again if it has waited: the body takes less than its topics."""
+        """Decode a registration's body; again after a wait, because the body is smaller than its topics."""
         command = request.command
         decode = partial(
             _decode_checked,
@@ -103,9 +103,9 @@ class NameServerProcessor:
         table: TopicConfigSerializeWrapper,
         dead: frozenset[object],
     ) -> Outcome:
-        """Register a broker; one that did not have to sign, after probing live brokers that it would replace.
+        """Register a broker. An unsigned registration first probes the live brokers that it would replace.
 
-        dead: connections that have not answered.
+        dead: connections that have not answered the probe.
         """
         had_to_sign = self._credentials is not None
         displaced = self._route_info.displaced(header, table, owner=request.peer)
@@ -171,26 +171,26 @@ class NameServerProcessor:
 
     @serves(RequestCode.BROKER_HEARTBEAT)
     def broker_heartbeat(self, request: Request) -> Outcome:
-        """904: note a sign of life."""
+        """904: note a heartbeat."""
         self._require_broker(request)
         header: h.BrokerHeartbeatHeader = request.header
         self._route_info.seen(BrokerAddress(header.cluster_name, header.broker_addr), request.monotonic_ms)
         return SUCCESS
 
     def _note(self, kind: Kind, request: Request, broker: str, address: str) -> None:
-        """Record that a broker has registered, or has ended its registration."""
+        """Audit a new or ended registration."""
         if self._audit is not None:
             name = RequestCode(request.command.code).name
             self._audit.changed(kind, request.principal, name, [f"Broker:{broker}", f"Address:{address}"])
 
     def _require_broker(self, request: Request) -> None:
-        """Raise BrokerError for a broker's request that no broker of the cluster has signed."""
+        """Raise BrokerError unless a broker of the cluster has signed the request."""
         if self._credentials is not None and not is_signed_by_broker(request.command, self._credentials):
             raise broker_error(ResponseCode.NO_PERMISSION, UNSIGNED)
 
     @serves(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     def topic_route(self, request: Request) -> Outcome:
-        """105: return where a topic's queues are."""
+        """105: return a topic's route."""
         header: h.RouteHeader = request.header
         route = self._route_info.route(header.topic)
         if route is None:
@@ -234,7 +234,7 @@ class NameServerProcessor:
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, _: Request) -> Outcome:
-        """304: return the names of clusters and brokers, which are topics too, and a broker's address."""
+        """304: return the names of clusters and brokers, which are also topics, and a broker's address."""
         info = self._route_info.clusters()
         names = [name for cluster, brokers in info.cluster_addr_table.items() for name in (cluster, *brokers)]
         address = next((broker.any_address for broker in info.broker_addr_table.values()), None)
@@ -248,14 +248,14 @@ def _decode_checked(data: bytes, *, compressed: bool, version: int, crc: int) ->
 
 
 def with_acting_masters(topic: str, route: TopicRouteData) -> TopicRouteData:
-    """Return a topic's route with acting masters: for queues that nobody may write.
+    """Return a topic's route with acting masters, for brokers whose queues are not writable.
 
-    An acting master is a slave at the address of its master, while that is gone: clients lock queues and
-    commit offsets at the slave with the lowest id, of brokers with enableSlaveActingMaster (upstream:
+    An acting master is a slave listed as the master while the master is gone: clients lock queues and commit
+    offsets at the slave with the lowest id, of brokers with enableSlaveActingMaster (upstream:
     RouteInfoManager.pickupTopicRouteData).
 
-    Our brokers look at the topic of rebalance events for the masters among which groups are divided: a slave
-    coordinates none, so its groups must find another broker.
+    Our brokers use the route of the rebalance events' topic to divide groups among masters. A slave does not
+    coordinate groups, so there is no acting master in that route.
     """
     if topic.startswith(MEMBERS_TOPIC_PREFIX) or topic == REBALANCE_EVENTS_TOPIC:
         return route

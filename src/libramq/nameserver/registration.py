@@ -1,5 +1,4 @@
-"""A registration: how its body is decoded, and what it may claim: how many topics, queues, names, and how
-large.
+"""A registration: the decoding of its body, and limits on its topics, queues and names.
 
     compressed = zlib( length (4), DataVersion JSON | topic count (4), { length (4), topic text } …
                        | length (4), filter server JSON | mapping count (4), { length (4), JSON } … )
@@ -22,30 +21,32 @@ from libramq.formats.tables import DataVersion, TopicConfig, TopicConfigSerializ
 from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.headers import RegisterBrokerHeader
 
-#: Ours: one broker's topics; a LibraMQ broker has at most 50,000 (catalog.topic_table.TOPICS_MAX).
+#: Ours: topics of one broker; a LibraMQ broker has at most 50,000 (catalog.topic_table.TOPICS_MAX).
 TOPICS_PER_BROKER_MAX: Final = 100_000
-#: Ours: how large a compressed body may become: TOPICS_PER_BROKER_MAX topics of 160 bytes.
+#: Ours: size of a decompressed body: TOPICS_PER_BROKER_MAX topics of 160 bytes.
 INFLATED_BYTES_MAX: Final = 16 * 1024 * 1024
-#: Ours: TOPICS_PER_BROKER_MAX topics in JSON have 18 marks each; in fastjson's dialect (which brokers with
-#: static topics use) 10,000 take half a second on the thread.
+#: Ours: TOPICS_PER_BROKER_MAX topics in JSON, of 18 marks each. 10,000 in fastjson's dialect, which brokers
+#: with static topics use, take half a second on the thread.
 REGISTRATION_BOUNDS: Final = Bounds(marks=2_000_000, loose_marks=200_000, loose_bytes=INFLATED_BYTES_MAX)
 #: MQVersion.V3_0_11: older brokers send the bare topic table.
 VERSION_WITH_BODY: Final = 37
 #: MQVersion.V5_0_0: static topics' mappings follow in the compressed form.
 VERSION_WITH_MAPPINGS: Final = 413
-#: Ours: what a topic table takes when it is decoded, for each byte of its body; 50,000 topics take 29 MB, and
-#: have 114 KB compressed, or 8.3 MB in JSON.
+#: Ours: memory of a decoded topic table for each byte of its body. 50,000 topics take 29 MB, and have 114 KB
+#: compressed or 8.3 MB in JSON.
 DECODED_BYTES_PER_BYTE: Final = 5
 DECODED_BYTES_PER_COMPRESSED_BYTE: Final = 250
-#: The first byte of a zlib stream of the usual window; no JSON begins with it.
+#: The first byte of a zlib stream with the usual window; JSON never begins with it.
 _ZLIB_MARK: Final = b"\x78"
 #: Ours: a broker may ask for a longer timeout than 120 s, but not for an unlimited one.
 HEARTBEAT_TIMEOUT_MS_MAX: Final = 3_600_000
-#: Ours; Apache has no bounds here. Each is far beyond the use of one name server.
+#: Ours: broker names, far beyond the use of one name server. Apache has no limit.
 BROKER_NAMES_MAX: Final = 10_000
+#: Ours: brokers of one name, far beyond any use. Apache has no limit.
 BROKERS_PER_NAME_MAX: Final = 100
+#: Ours: topics, far beyond the use of one name server. Apache has no limit.
 TOPICS_MAX: Final = 500_000
-#: TopicValidator.RETRY_OR_DLQ_TOPIC_MAX_LENGTH; broker and cluster names are registered as topics too.
+#: TopicValidator.RETRY_OR_DLQ_TOPIC_MAX_LENGTH; broker and cluster names are also registered as topics.
 NAME_LENGTH_MAX: Final = 255
 #: Ours: an address is a host name (at most 253 characters) and a port.
 ADDRESS_LENGTH_MAX: Final = 260
@@ -80,7 +81,7 @@ def is_compressed(data: bytes, header_says_so: bool) -> bool:
 
 
 def decoded_bytes(data: bytes, header_says_so: bool) -> int:
-    """Return roughly how much a decoded registration takes."""
+    """Return roughly the memory of a decoded registration."""
     is_zlib = is_compressed(data, header_says_so)
     return len(data) * (DECODED_BYTES_PER_COMPRESSED_BYTE if is_zlib else DECODED_BYTES_PER_BYTE)
 
@@ -105,7 +106,7 @@ def _decode_inflated(data: bytes, *, with_mappings: bool) -> TopicConfigSerializ
     for _ in range(topic_count):
         text, position = _take(data, position)
         config = _decode_topic(text)
-        if config.topic_name in topics:  # A table has a name once; a small stream could repeat one forever.
+        if config.topic_name in topics:  # A small stream could repeat a name for ever.
             raise RemoteProtocolError(f"compressed registration: topic {config.topic_name[:40]} twice")
         topics[config.topic_name] = config
     _filter_servers, position = _take(data, position)
@@ -147,7 +148,7 @@ def _count(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _take(data: bytes, position: int) -> tuple[bytes, int]:
-    """Read a length and as many bytes."""
+    """Read a length and that many bytes."""
     size = int.from_bytes(data[position : position + 4], signed=True)
     start = position + 4
     if not 0 <= size <= len(data) - start:
@@ -163,9 +164,9 @@ def check_registration(
     broker_ids: Set[int],
     topics: Set[str],
 ) -> None:
-    """Raise BrokerError if a registration is out of bounds, given what is registered already.
+    """Raise BrokerError if a registration exceeds a limit, together with the existing ones.
 
-    The topics have been checked before (`check_topics`).
+    `check_topics` has checked the topics before.
     """
     _check_name("cluster name", header.cluster_name, NAME_LENGTH_MAX)
     _check_name("broker name", header.broker_name, NAME_LENGTH_MAX)
@@ -187,7 +188,7 @@ def check_registration(
 
 
 def check_topics(table: TopicConfigSerializeWrapper) -> None:
-    """Raise BrokerError for a topic that is out of bounds."""
+    """Raise BrokerError for a topic that exceeds a limit."""
     for name, config in table.topic_config_table.items():
         check_topic_name(name)
         if config.topic_name != name:
@@ -196,7 +197,7 @@ def check_topics(table: TopicConfigSerializeWrapper) -> None:
 
 
 def check_topic_name(name: str) -> None:
-    """Raise BrokerError for an invalid name of a topic."""
+    """Raise BrokerError for an invalid topic name."""
     _check_name("topic", name, NAME_LENGTH_MAX)
 
 

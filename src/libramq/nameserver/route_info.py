@@ -1,13 +1,12 @@
-"""The route table: which registration takes effect, in slices, and which is turned down; which brokers are
-alive (for how long without a heartbeat or connection), which topics they have, and how long a departed broker
-is remembered.
+"""The route table: live brokers, their topics, and how long departed brokers are remembered. Decides which
+registrations take effect, and applies them in slices.
 
     cluster → broker names          broker name → {id: address}
     topic → broker names            broker name → {topic: queues}           address → liveness
 
 A plain table: times and requests in, values out. Tens of thousands of topics are added and removed in slices,
-between which other requests are served. Rules and their order are Apache's, so that brokers of both kinds can
-be mixed. Upstream: routeinfo/RouteInfoManager.java.
+and other requests are served in between. The rules and their order are Apache's, so that brokers of both
+kinds can be mixed. Upstream: routeinfo/RouteInfoManager.java.
 """
 
 from collections import deque
@@ -41,9 +40,10 @@ from libramq.remoting.headers import RegisterBrokerHeader
 
 #: RouteInfoManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME.
 HEARTBEAT_TIMEOUT_MS: Final = 120_000
-#: Ours: how long it is known what topics a broker had that is away: as long as brokers keep messages by
-#: default (fileReservedTime, 72 h). And how many topics of all such brokers; some 30 MB.
+#: Ours: how long an absent broker's topics are remembered: as long as brokers keep messages by default
+#: (fileReservedTime, 72 h).
 ABSENT_MS_MAX: Final = 72 * 3_600_000
+#: Ours: remembered topics of all absent brokers; about 30 MB.
 ABSENT_TOPICS_MAX: Final = 500_000
 
 
@@ -69,7 +69,7 @@ class BrokerRecord:
     queues: dict[str, QueueData] = field(default_factory=dict)
     mappings: dict[str, Any] = field(default_factory=dict)
     acting_master: bool = False
-    #: Its master has left a slave that acts for it: nothing is written to its topics, whatever they say.
+    #: Whether the master has left and a slave may act for it: the topics are read-only, whatever their perm.
     is_wiped: bool = False
     zone: str | None = None
 
@@ -78,14 +78,14 @@ class BrokerRecord:
         return min(self.addresses)
 
     def offered(self, topic: str) -> QueueData:
-        """Return the queues of a topic as routes have them: read-only where the master has left."""
+        """Return a topic's queues for a route: read-only if the master has left."""
         held = self.queues[topic]
         return msgspec.structs.replace(held, perm=held.perm & ~PERM_WRITE) if self.is_wiped else held
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingTopics:
-    """A broker's topics that are still to be registered, without those deleted meanwhile."""
+    """A broker's topics that have yet to be registered, without those deleted meanwhile."""
 
     broker_name: str
     topics: dict[str, TopicConfig]
@@ -94,9 +94,9 @@ class PendingTopics:
 
 @dataclass(frozen=True, slots=True)
 class RouteTables:
-    """The tables: broker names, the broker names of each cluster, and the broker names that have a topic.
+    """The tables: brokers by name, broker names by cluster, and broker names by topic.
 
-    changed: the names whose addresses may have changed, with the HA address of who registered last.
+    changed: broker names whose addresses may have changed, with the HA address of the last registration.
     """
 
     brokers: dict[str, BrokerRecord] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class RouteTables:
 
 @dataclass(slots=True)
 class AbsentBroker:
-    """A broker that is away, and the topics that it had. since_ms: None until it was noticed."""
+    """An absent broker and its topics. since_ms: None until the next scan."""
 
     cluster: str
     topics: set[str]
@@ -138,10 +138,10 @@ class RouteInfo:
         self._clusters = self.tables.clusters
         self._topics = self.tables.topics
         self._pending: list[PendingTopics] = []
-        #: Brokers, and the topics of theirs that are to be removed from the table of topics.
+        #: Broker names, each with topics to be removed from the table of topics.
         self._left: deque[tuple[str, dict[str, QueueData]]] = deque()
         self._live: dict[str, Liveness] = {}
-        #: By name, whose absence began first at the beginning.
+        #: Absent brokers by name, in the order of their departure.
         self._absent: dict[str, AbsentBroker] = {}
 
     # Brokers.
@@ -157,7 +157,7 @@ class RouteInfo:
     ) -> Work[Registered]:
         """Register a broker at once, and its topics in slices.
 
-        Raises BrokerError if it is refused, and then nothing has changed, or if it has left meanwhile.
+        Raises BrokerError if it is refused, with nothing changed, or if the broker leaves meanwhile.
         """
         broker = self._brokers.get(header.broker_name) or BrokerRecord(header.cluster_name)
         check_registration(
@@ -169,17 +169,17 @@ class RouteInfo:
         )
         holder = broker.addresses.get(header.broker_id)
         if holder is not None and holder != header.broker_addr and self._is_deposed(table, by=holder):
-            # A deposed master: it is alive, but its data is ignored.
+            # A deposed master is alive, but its data is ignored.
             self._forget([header.broker_addr] if header.broker_addr in self._live else [])
             return Registered(is_new=False)
         is_first = holder is None
-        if is_first and len(table.topic_config_table) == 1:  # A change; its other topics are not known yet.
+        if is_first and len(table.topic_config_table) == 1:  # A change, but the other topics are unknown.
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "register broker failed")
 
         before = self._live.get(header.broker_addr)
         named = (header.cluster_name, header.broker_name)
         if before is not None and (before.cluster, before.broker_name) != named:
-            self._forget([header.broker_addr])  # Another broker listens at this address now.
+            self._forget([header.broker_addr])  # A different broker now listens at this address.
         self._brokers[header.broker_name] = broker
         self._clusters.setdefault(header.cluster_name, set()).add(header.broker_name)
         broker.acting_master = bool(header.enable_acting_master)
@@ -200,9 +200,9 @@ class RouteInfo:
             for _ in self._take_topics(header, table, broker, changed=changed):
                 yield None
                 self._require_place(header, broker, liveness)
-                if not self._has_topics(header, broker):  # Its master has come.
+                if not self._has_topics(header, broker):  # Its master has registered.
                     return self._answer(header, broker, is_new=is_first)
-            broker.is_wiped = broker.is_wiped and not changed  # Its new topics say what may be written.
+            broker.is_wiped = broker.is_wiped and not changed  # New topics have their own permissions.
             self._absent.pop(header.broker_name, None)
         liveness.data_version = table.data_version
         return self._answer(header, broker, is_new=is_first)
@@ -215,7 +215,7 @@ class RouteInfo:
     def _require_place(self, header: RegisterBrokerHeader, broker: BrokerRecord, liveness: Liveness) -> None:
         """Raise BrokerError if a broker has lost its place since the last slice of its topics.
 
-        Later slices would be written over the topics of the broker that has the place now.
+        Later slices would overwrite the topics of the broker that has the place now.
         """
         if self._live.get(header.broker_addr) is not liveness:
             raise broker_error(ResponseCode.SYSTEM_ERROR, "the broker left while it was registered")
@@ -238,7 +238,7 @@ class RouteInfo:
         return [*dict.fromkeys(each for each in owners if each is not owner)]
 
     def unregister(self, key: BrokerAddress, *, owner: object) -> bool:
-        """Remove a broker; return whether it was known. Only for the connection that registered it."""
+        """Remove a broker; return whether it was known. Raises BrokerError unless `owner` registered it."""
         liveness = self._find(key)
         if liveness is None:
             return False
@@ -250,7 +250,7 @@ class RouteInfo:
         return True
 
     def owner_lost(self, owner: object) -> list[BrokerAddress]:
-        """Remove the brokers that registered over a connection that ended."""
+        """Remove the brokers registered over a connection that ended."""
         return self._forget([address for address, broker in self._live.items() if broker.owner is owner])
 
     @property
@@ -260,11 +260,11 @@ class RouteInfo:
 
     @property
     def expires_ms(self) -> MonotonicMs:
-        """Return when the first broker will have been silent too long, if none is heard of before."""
+        """Return when the next broker expires, unless it sends a heartbeat before."""
         return min(broker.last_seen_ms + broker.timeout_ms + 1 for broker in self._live.values())
 
     def expire(self, now_ms: MonotonicMs) -> tuple[list[BrokerAddress], list[object]]:
-        """Remove brokers that were silent too long; return also the connections without another broker."""
+        """Remove expired brokers; return them, and the connections left without any broker."""
         late = [
             address
             for address, broker in self._live.items()
@@ -285,7 +285,7 @@ class RouteInfo:
             liveness.last_seen_ms = min(now_ms, liveness.last_seen_ms + stall_ms)
 
     def seen(self, key: BrokerAddress, now_ms: MonotonicMs) -> None:
-        """Note a broker's sign of life."""
+        """Note a heartbeat of a broker."""
         liveness = self._find(key)
         if liveness is not None:
             liveness.last_seen_ms = now_ms
@@ -298,7 +298,7 @@ class RouteInfo:
     # Topics.
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return where a topic's queues are; None if no broker has it."""
+        """Return a topic's route; None if no broker has it."""
         found = [
             (name, broker)
             for name in self._topics.get(topic, ())
@@ -315,7 +315,7 @@ class RouteInfo:
         )
 
     def absent(self, topic: str) -> list[str]:
-        """Return the brokers that had a topic and are away."""
+        """Return the absent brokers that had a topic."""
         return [
             name
             for name, absent in self._absent.items()
@@ -342,7 +342,7 @@ class RouteInfo:
         return list(self._topics)
 
     def of_cluster(self, cluster: str, topics: Iterable[str]) -> list[str]:
-        """Return which of these topics brokers of a cluster have."""
+        """Return those of the topics that a cluster's brokers have."""
         names = self._clusters.get(cluster, set())
         return [topic for topic in topics if not names.isdisjoint(self._topics.get(topic, ()))]
 
@@ -356,7 +356,7 @@ class RouteInfo:
     # Internals.
 
     def _has_topics(self, header: RegisterBrokerHeader, broker: BrokerRecord) -> bool:
-        """Return whether a broker's topics count: a master's, or an acting master's."""
+        """Return whether a broker's topics count: it is a master or an acting master."""
         return header.broker_id == MASTER_ID or _is_prime_slave(header, broker)
 
     def _take_topics(
@@ -367,7 +367,7 @@ class RouteInfo:
         *,
         changed: bool,
     ) -> Iterator[None]:
-        """Register a slice of a broker's topics at each step, and yield between the slices."""
+        """Register a broker's topics, and yield after each slice."""
         name = header.broker_name
         read_only = _is_prime_slave(header, broker) and broker.acting_master
         pending = PendingTopics(
@@ -396,7 +396,7 @@ class RouteInfo:
             self._pending.remove(pending)
 
     def _leave_topics(self, name: str, broker: BrokerRecord, whole: TopicConfigSerializeWrapper) -> None:
-        """Remove the topics that a broker's whole table lacks (Apache: deleteTopicWithBrokerRegistration).
+        """Remove topics missing from a broker's complete table (Apache: deleteTopicWithBrokerRegistration).
 
         Otherwise only DELETE_TOPIC_IN_NAMESRV would remove them, which Kafka's tools do not send.
         """
@@ -431,7 +431,7 @@ class RouteInfo:
         return forgotten
 
     def _remove(self, broker_name: str, address: str) -> None:
-        """Remove an address from its broker name, and the name with its last address."""
+        """Remove an address from its broker name, and the name along with its last address."""
         broker = self._brokers.get(broker_name)
         if broker is None:
             return
@@ -451,7 +451,7 @@ class RouteInfo:
         broker.queues, broker.mappings = {}, {}
 
     def _note_absent(self, broker_name: str, broker: BrokerRecord) -> None:
-        """Remember what topics a broker had; if that is too much, forget who has been away longest."""
+        """Remember a departed broker's topics; over the limit, forget the longest absent brokers."""
         known = self._absent.pop(broker_name, None) or AbsentBroker(broker.cluster, set())
         known.topics.update(broker.queues)
         self._absent[broker_name] = known
@@ -460,11 +460,11 @@ class RouteInfo:
 
     @property
     def is_untidy(self) -> bool:
-        """Return whether topics that brokers have no longer must be cleaned up."""
+        """Return whether removed topics have yet to be cleaned up."""
         return bool(self._left)
 
     def tidy(self) -> None:
-        """Remove a slice of the topics that brokers have no longer, except those they have again."""
+        """Clean up a slice of the brokers' removed topics, except those that were registered again."""
         for _ in range(PORTION):
             while self._left and not self._left[0][1]:
                 self._left.popleft()
@@ -477,7 +477,7 @@ class RouteInfo:
                 self._remove_name(topic, name)
 
     def _remove_name(self, topic: str, broker_name: str) -> None:
-        """Remove a broker's name from a topic, and the topic with its last name."""
+        """Remove a broker name from a topic, and the topic along with its last name."""
         names = self._topics.get(topic)
         if names is not None:
             names.pop(broker_name, None)
@@ -504,7 +504,7 @@ def _is_prime_slave(header: RegisterBrokerHeader, broker: BrokerRecord) -> bool:
 
 
 def _unfinished(version: DataVersion) -> DataVersion:
-    """Return the version of a table that is not registered in full: no broker's, but of the same term."""
+    """Return the version of an incompletely registered table: no broker's, but of the same term."""
     return DataVersion(state_version=version.state_version, timestamp=-1, counter=-1)
 
 
@@ -523,7 +523,7 @@ def _without(addresses: dict[int, str], address: str) -> dict[int, str]:
 
 
 def flagged(tables: RouteTables, topics: Sequence[str], mask: int, flags: int) -> list[str]:
-    """Return the topics that have these of the masked flags at their first broker."""
+    """Return the topics whose masked flags at their first broker equal these."""
     found = []
     for topic in topics:
         name = next(iter(tables.topics.get(topic, ())), None)
@@ -537,7 +537,7 @@ def flagged(tables: RouteTables, topics: Sequence[str], mask: int, flags: int) -
 def set_writable(tables: RouteTables, broker_name: str, *, writable: bool) -> Work[int]:
     """Change the write permission of all topics of a broker; return their number.
 
-    Adding it sets perm 6, whatever it was before, as Apache's name server does.
+    Adding it always sets perm 6, as Apache's name server does.
     """
     broker = tables.brokers.get(broker_name)
     if broker is None:
@@ -545,7 +545,7 @@ def set_writable(tables: RouteTables, broker_name: str, *, writable: bool) -> Wo
     count = 0
     for topic in list(broker.queues):
         queues = broker.queues.get(topic)
-        if queues is not None:  # It may have been deleted meanwhile.
+        if queues is not None:  # The topic may have been deleted meanwhile.
             perm = PERM_READ | PERM_WRITE if writable else queues.perm & ~PERM_WRITE
             broker.queues[topic] = msgspec.structs.replace(queues, perm=perm)
             count += 1
@@ -554,21 +554,21 @@ def set_writable(tables: RouteTables, broker_name: str, *, writable: bool) -> Wo
 
 
 def register_topic(tables: RouteTables, topic: str, queue_datas: Sequence[QueueData]) -> None:
-    """Give a topic a route at known brokers; nothing changes if one of them is not known."""
+    """Add a topic's route at known brokers; does nothing if any of them is unknown."""
     check_topic_name(topic)
     if topic not in tables.topics and len(tables.topics) >= TOPICS_MAX:
         raise broker_error(ResponseCode.SYSTEM_ERROR, f"over {TOPICS_MAX} topics")
     for queues in queue_datas:
         check_queues(topic, queues)
     if any(queues.broker_name not in tables.brokers for queues in queue_datas):
-        return  # Apache's name server answers success, too.
+        return  # Apache's name server answers success as well.
     for queues in queue_datas:
         tables.brokers[queues.broker_name].queues[topic] = queues
         tables.topics.setdefault(topic, {})[queues.broker_name] = None
 
 
 def member_group(tables: RouteTables, cluster: str, broker_name: str) -> BrokerData:
-    """Return the addresses of a broker name, none if it is not known."""
+    """Return the addresses of a broker name; empty if it is unknown."""
     broker = tables.brokers.get(broker_name)
     addresses = dict(sorted(broker.addresses.items())) if broker is not None else {}
     return BrokerData(cluster=cluster, broker_name=broker_name, broker_addrs=addresses)
