@@ -1,5 +1,5 @@
 """Requests that a broker passes on to clients (GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY,
-CHECK_TRANSACTION_STATE): how long it waits, and the answer without one.
+CHECK_TRANSACTION_STATE): how long it waits, and what it answers without a reply.
 
     operator ─► broker ─► the member ─► broker ─► operator
                        └─ no answer in time: CONSUME_MSG_TIMEOUT, or a status without that member
@@ -49,22 +49,22 @@ log = get_logger(__name__)
 #: Broker2Client.callClient, and getConsumeStatus.
 CALL_MS: Final = 10_000
 STATUS_MS: Final = 5_000
-#: MQVersion.V3_1_8_SNAPSHOT: older members know none of these requests.
+#: MQVersion.V3_1_8_SNAPSHOT: older members do not know these requests.
 VERSION_WITH_CALLS: Final = 62
-#: Ours: probes of silent members count from 1; these numbers must not meet theirs.
+#: Ours: probes of silent members are numbered from 1; these numbers must not collide with theirs.
 FIRST_NUMBER: Final = 1 << 30
-#: Ours: members that are asked for one status.
+#: Ours: members queried for one status.
 MEMBERS_QUERIED_MAX: Final = 1_000
 #: The operator's signature is not the broker's.
 _NOT_PASSED_ON: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 
-#: Takes the answers of members by client id, and returns the operator's; called when all are there, or
-#: in the end.
+#: Takes the members' answers by client id, and returns the operator's; called when all have arrived, or after
+#: the time limit.
 Collect = Callable[[Mapping[str, Command]], Outcome]
 
 
 class CalledClient(NamedTuple):
-    """A client that is sent a request."""
+    """A client to which a request is sent."""
 
     client_id: str
     peer: Connection
@@ -72,7 +72,7 @@ class CalledClient(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Call(Parked):
-    """A request that waits for clients. waiting: who has not answered, by number."""
+    """A request that waits for clients. waiting: the clients that have not answered, by number."""
 
     request: Request
     waiting: dict[int, CalledClient]
@@ -108,7 +108,7 @@ class ClientCalls:
         self._number = FIRST_NUMBER
         self._turn = 0
 
-    # What operators ask.
+    # Operators' requests.
 
     @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, request: Request) -> Outcome:
@@ -119,7 +119,7 @@ class ClientCalls:
 
     @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, request: Request) -> Outcome:
-        """Have a member process one stored message, whatever its group has consumed."""
+        """Let a member process one stored message, regardless of its group's offsets."""
         header: h.ConsumeDirectlyHeader = request.header
         record = self._store.record_at(decode_offset_id(header.msg_id or "").physical_offset)
         if record is None:
@@ -127,7 +127,7 @@ class ClientCalls:
         head = peek_record(record)
         assert head is not None, "a queue refers to a whole record there"
         viewed = Manage(request.principal, Action.GET, (topic_resource(head.topic),))
-        require_permission(self._authorizer, viewed)  # The topic that the request names is a claim.
+        require_permission(self._authorizer, viewed)  # The topic in the request is only a claim.
         ext = _passed_on(request.command) | {"brokerName": self._clients.broker_name}
         topic, group = self._topics.get(header.topic or ""), self._groups.get(header.consumer_group)
         if topic is not None:
@@ -190,7 +190,7 @@ class ClientCalls:
     # Calls.
 
     def subscriber(self, group_name: str, topic: str, asking: Connection) -> Member[Connection] | None:
-        """Return a member of a group that subscribes to a topic, other than the one that asks."""
+        """Return a member of a group that subscribes to a topic, but not the requesting one."""
         group = self._clients.group(group_name)
         members = group.members.values() if group is not None else ()
         found = [
@@ -211,7 +211,7 @@ class ClientCalls:
         timeout_ms: int,
         collect: Collect,
     ) -> Outcome:
-        """Send a request to clients, and hold the one that caused it until they have answered."""
+        """Send a request to clients, and hold the original request until they have answered."""
         waiting: dict[int, CalledClient] = {}
         for target in targets:
             self._number = self._number + 1 if self._number < (1 << 31) - 1 else FIRST_NUMBER
@@ -246,7 +246,7 @@ class ClientCalls:
             self._reply_to_all_answers(call)
 
     def _forget(self, call: _Call) -> None:
-        """Ignore the answers that are still to come: it was replied to, or its operator has left."""
+        """Ignore later answers: the operator has a reply, or has left."""
         for number, target in call.waiting.items():
             self._calls.pop((target.peer, number), None)
 
@@ -254,7 +254,7 @@ class ClientCalls:
         """Reply to an operator with the answers received so far."""
         try:
             outcome = call.collect(call.answers)
-        except LibraError as error:  # A member's answer cannot be read, or what follows is refused.
+        except LibraError as error:  # An answer is malformed, or the operation that follows is refused.
             outcome = Reply(ResponseCode.SYSTEM_ERROR, str(error))
         self._responder.answer(call.request, outcome)
 
@@ -283,7 +283,7 @@ def _status_of(answers: Mapping[str, Command]) -> Reply:
 
 
 def check_request(message: MessageExt, broker_name: str) -> Command:
-    """Return the request that asks a producer about a half message, which is sent with it."""
+    """Return the request that asks a producer about a half message, including that message."""
     key = message.properties.get(p.UNIQ_KEY)
     header = CheckTransactionStateHeader(
         tran_state_table_offset=message.queue_offset,
@@ -296,7 +296,7 @@ def check_request(message: MessageExt, broker_name: str) -> Command:
     )
     queue_id = half.real_queue_id(message)
     assert queue_id is not None
-    record = encode_record(  # The body as it is stored, compressed perhaps.
+    record = encode_record(  # The body as stored, possibly compressed.
         topic=message.properties[p.REAL_TOPIC],
         queue_id=queue_id,
         queue_offset=message.queue_offset,

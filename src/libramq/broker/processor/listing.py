@@ -1,12 +1,12 @@
-"""A listing: a whole table of topics or groups, or a page of it, encoded once per version of the table; how
-large a page is.
+"""A listing: a whole table of topics or groups, or a page of it, encoded once per version of the table; and
+the size of a page.
 
     no parameters                          everything: an old client
     sequence, data version, page size      [sequence, sequence + page size) in the order of names;
                                            from the beginning if the version is outdated
 
-A client continues until it has the total. Large replies are encoded on a thread, one after the other, so that
-a hundred requests for one version cause one encoding.
+A client continues until it has all entries. Large replies are encoded on a thread, one after the other, so a
+hundred requests for one version cause one encoding.
 
 Upstream: AdminBrokerProcessor.getAllTopicConfig, TopicConfigManager.subTopicConfigTable.
 """
@@ -48,7 +48,7 @@ class Page(NamedTuple):
 
 
 def requested_page(data_version: str | None, sequence: int | None, count: int | None) -> Page | None:
-    """Return the requested page, None for everything; BrokerError for an invalid one."""
+    """Return the requested page, None for everything; raises BrokerError for an invalid one."""
     if data_version is None and sequence is None and count is None:
         return None
     if (sequence or 0) < 0 or (count is not None and count < 1):
@@ -60,7 +60,7 @@ def requested_page(data_version: str | None, sequence: int | None, count: int | 
 
 
 class _Encoded:
-    """The encoded pages of one version; never of two, even if several requests encode at once."""
+    """The encoded pages of one version, never of two, even if several requests encode at once."""
 
     def __init__(self, version: DataVersion, names: list[str]) -> None:
         self.version = version
@@ -69,7 +69,7 @@ class _Encoded:
 
 
 class Listing:
-    """The encoded pages of a table's latest version. field: the table's member that is paged."""
+    """The encoded pages of a table's latest version. field: the paged member of the table."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -89,7 +89,7 @@ class Listing:
         return reply_encoded(partial(self._encode, table, key), dict(ext))
 
     def _encode(self, table: Table, key: tuple[int, int] | None) -> bytes:
-        """Encode a reply, unless an earlier request has."""
+        """Encode a reply, unless an earlier request has done so."""
         entries = getattr(table, self._field)
         encoded = self._encoded
         if encoded.version != table.data_version:

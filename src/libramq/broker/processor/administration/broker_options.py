@@ -1,8 +1,8 @@
 """GET_BROKER_CONFIG, UPDATE_BROKER_CONFIG: a broker's options without secrets, and which of them can be
 changed while it runs.
 
-A change lasts until the broker stops: its file is the operator's. Apache's broker writes it, and takes names
-that it reads at its start only; here a name that cannot be changed is refused.
+A change lasts until the broker stops: its file belongs to the operator. Apache's broker writes the file, and
+accepts names that it reads only at its start; here a name that cannot be changed is refused.
 Upstream: AdminBrokerProcessor.java, common/Configuration.java.
 """
 
@@ -24,12 +24,13 @@ from libramq.rpc.request import Request, serves
 
 log = get_logger(__name__)
 
-#: AdminBrokerProcessor.initConfigBlackList and BrokerConfig.configBlackList; credentials are ours to hide.
+#: AdminBrokerProcessor.initConfigBlackList and BrokerConfig.configBlackList, and the options that are secret
+#: here.
 BLACK_LIST: Final = ("brokerConfigPath", "configBlackList", "rocketmqHome", *SECRET_OPTIONS)
-#: What mqadmin exportConfigs looks for beside our options, as it is here.
+#: Further values that mqadmin exportConfigs looks for, as they are here.
 FIXED: Final = {"msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "filterServerNums": "0"}
 
-#: Those that may change while the broker runs: the parts that heed them are notified (`BrokerOptions`).
+#: Options that may change while the broker runs; the parts that use them are notified (`BrokerOptions`).
 CHANGEABLE: Final = (
     "autoCreateSubscriptionGroup", "longPollingEnable", "shortPollingTimeMills", "fileReservedTime",
     "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "cleanFileForciblyEnable",
@@ -40,7 +41,7 @@ _OPTIONS: Final = {each.metadata["name"]: each for each in fields(BrokerConfig) 
 
 
 class BrokerOptions:
-    """The processor of options. changed: applies a changed configuration to the parts that heed it."""
+    """The processor of options. changed: applies a changed configuration to the parts that use it."""
 
     def __init__(
         self, config: BrokerConfig, changed: Callable[[BrokerConfig], None], wall_ms: WallMs

@@ -1,12 +1,12 @@
-"""DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC: an operator frees the disk: what
-each removes at once.
+"""DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC: an operator frees disk space;
+each request removes at once:
 
-    deleteExpiredCommitLog   files of the log older than fileReservedTime go now, not at deleteWhen
-    cleanExpiredCQ           files of queues go whose messages lie before the log's beginning
-    cleanUnusedTopic         queues go whose topic is no longer there
+    deleteExpiredCommitLog   log files older than fileReservedTime, without waiting for deleteWhen
+    cleanExpiredCQ           queue files whose messages lie before the log's beginning
+    cleanUnusedTopic         queues of topics that no longer exist
 
 Upstream: AdminBrokerProcessor.java, DefaultMessageStore.java. Its CLEAN_EXPIRED_CONSUMEQUEUE also removes the
-last file of a queue, whose numbers then begin at 0 again; here that file stays, and so do the numbers.
+last file of a queue, whose offsets then begin at 0 again; here that file stays, and so do the offsets.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from libramq.rpc.request import Request, serves
 
 
 class CleaningRequests:
-    """The processor of these requests. answer: sends a reply when a cleaning is over."""
+    """The processor of these requests. answer: sends a reply after a cleaning."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class CleaningRequests:
 
     @serves(RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired_files(self, _: Request) -> Outcome:
-        """Begin to delete expired files of the log whatever the hour; the reply does not wait for that."""
+        """Begin to delete expired log files at any hour; the reply does not wait for the deletion."""
         self._old_files.delete_expired_now()
         return SUCCESS
 
     @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_expired_queues(self, request: Request) -> Outcome:
-        """Remove files of queues that lead nowhere; answered when they are gone."""
+        """Remove queue files that point to before the log; the reply follows the removal."""
 
         def ended(failure: BaseException | None) -> None:
             remark = f"the queues cannot be cleaned now: {failure}"

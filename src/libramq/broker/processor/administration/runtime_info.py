@@ -1,4 +1,4 @@
-"""BROKER_RUNTIME_INFO: a broker's state as names and values, for mqadmin clusterList; how its rates are
+"""BROKER_RUNTIME_INFO: a broker's state as names and values, for mqadmin clusterList; and how its rates are
 sampled.
 
 Upstream: AdminBrokerProcessor.prepareRuntimeInfo.
@@ -22,7 +22,7 @@ from libramq.rpc.request import Request, serves
 #: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.
 _WINDOWS_S: Final = (10, 60, 600)
 SAMPLE_MS: Final = 1_000
-#: What does not exist here: thread pools, a dispatch behind the log, a lock of the page cache.
+#: Features that do not exist here: thread pools, a dispatch behind the log, a lock of the page cache.
 _ZEROES: Final = (
     "sendThreadPoolQueueSize", "pullThreadPoolQueueSize", "ackThreadPoolQueueSize",
     "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills",
@@ -46,7 +46,7 @@ class _DayStarts:
         self.today = self.yesterday = counts
 
     def look(self, wall_ms: WallMs, counts: tuple[int, ...]) -> None:
-        """Begin a new day if it is one; `counts` are from before."""
+        """Begin a new day if the date has changed; `counts` are those before it."""
         day = _day(wall_ms)
         if day > self._day:
             was_yesterday = (day - self._day).days == 1
@@ -58,7 +58,7 @@ def _day(wall_ms: WallMs) -> date:
 
 
 def _runtime(duration_ms: int) -> str:
-    """Return a duration as StoreStatsService.getFormatRuntime writes it."""
+    """Format a duration like StoreStatsService.getFormatRuntime."""
     minutes, seconds = divmod(duration_ms // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -95,7 +95,7 @@ class RuntimeInfo:
             self._store.when_changed(self._sample_later)
 
     def _sample(self, now_ms: MonotonicMs) -> None:
-        """Store the counters at a moment (monotonic); the next ones once something is stored or read."""
+        """Store the counters at a monotonic time; the next one follows when something is stored or read."""
         self._day_starts.look(self._clock.wall_ms(), self._sampled)
         self._sampled = self._counts()
         self._throughput.schedule(now_ms - SAMPLE_MS)
@@ -109,7 +109,7 @@ class RuntimeInfo:
     @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
     def handle(self, request: Request) -> Outcome:
         """Answer GET_BROKER_RUNTIME_INFO."""
-        earliest_ms = self._store.earliest_log_time()  # It may read the disk, so nothing changes before.
+        earliest_ms = self._store.earliest_log_time()  # First, because it may read the disk and be repeated.
         statistics = self._store.statistics()
         wall_ms = self._clock.wall_ms()
         self._day_starts.look(wall_ms, self._sampled)
@@ -144,7 +144,8 @@ class RuntimeInfo:
             putMessageTimesTotal=str(statistics.put_message_count),
             putMessageSizeTotal=str(statistics.put_bytes),
             remainHowManyDataToFlush=str(statistics.max_physical_offset - statistics.flushed_offset),
-            # Not Apache's: delayed and timer messages for deleted topics, since the start.
+            # Not Apache's: delayed and timer messages dropped because their topics were deleted, since the
+            # start.
             libraDroppedOfDeletedTopics=str(self._destinations.dropped),
             # Not Apache's: since the last request.
             libraLongestTurnMicros=str(self._longest_turn.take_us(RUNTIME_INFO)),
@@ -159,14 +160,16 @@ class RuntimeInfo:
             return "-1.0"
 
     def _counts(self) -> tuple[int, ...]:
-        """Return messages stored and read, and timer messages collected and delivered, since the start."""
+        """Return the messages stored and read, and the timer messages collected and delivered, since the
+        start.
+        """
         return (*self._store.traffic, self._timers.collected, self._timers.delivered)
 
     def _rates(self, column: int) -> str:
         return " ".join(f"{self._rate(column, window_s):.2f}" for window_s in _WINDOWS_S)
 
     def _rate(self, column: int, window_s: int) -> float:
-        """Return the messages per second in a window that ends now; shorter while the broker is younger."""
+        """Return the messages per second in a window that ends now, at most since the start."""
         now_ms = self._clock.monotonic_ms()
         from_ms = max(now_ms - window_s * 1_000, self._samples[0].at_ms)
         # Between two samples nothing happened, except in the second before the later one.

@@ -1,5 +1,6 @@
-"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST and their kin: the queues of a topic
-and their units, the progress of one group or all (less what is popped), who is connected, and counts.
+"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST and similar requests: the queues of a
+topic and their units, the progress of one or all groups (without popped messages), the connected clients, and
+counts.
 
 Upstream: AdminBrokerProcessor.java.
 """
@@ -37,11 +38,11 @@ from libramq.rpc.request import Request, serves
 
 #: Ours: 32 topics of a thousand queues, or 4,000 of eight, of one group or all; some 6 MB of reply.
 QUEUES_MAX: Final = 32_768
-#: Ours: what the progress of a group takes until it is encoded, if it reads a queue; 700 bytes measured.
+#: Ours: memory of a group's progress in one queue until it is encoded; 700 bytes measured.
 GROUP_BYTES: Final = 1024
-#: The language of clients that are none of RocketMQ's; Java's tools know this one (LanguageCode).
+#: The language shown for clients other than RocketMQ's; Java's tools know this one (LanguageCode).
 _LANGUAGE: Final = "OTHER"
-#: Ours: mqadmin asks for ten units; a unit takes some 100 bytes of the reply.
+#: Ours: mqadmin requests ten units; each takes some 100 bytes of the reply.
 UNITS_MAX: Final = 1_000
 
 #: Check points by group, topic and queue.
@@ -103,7 +104,7 @@ class Statistics:
         if header.topic:
             topics: list[str] = [header.topic]
         elif header.topic_list:
-            # A topic that is named several times is processed once.
+            # A topic named several times is processed once.
             topics = [topic for topic in header.topic_list.split(";") if topic]
         else:
             topics = topics_read(group, self._offsets, self._consumers, self._tables)
@@ -124,7 +125,7 @@ class Statistics:
         return reply_rows(lambda: bodies.ConsumeStats(offset_table=table, consume_tps=gets), len(table))
 
     def _queue_ids(self, group: str, config: TopicConfig) -> Iterator[int]:
-        """Yield a topic's queues, and those that it has no more where a group has not read all."""
+        """Yield a topic's queues, and its former queues that a group has not read completely."""
         yield from range(config.read_queue_nums)
         for queue_id, offset in sorted(self._offsets.offsets(group, config.topic_name).items()):
             if queue_id >= config.read_queue_nums:
@@ -195,15 +196,15 @@ class Statistics:
         """Return a group's progress in one queue.
 
         A group that pops commits soon after its pops, so messages in flight are subtracted from its offset:
-        they are pulled, and not consumed. Where nobody knows from where on a group reads, tools get the first
-        message, as Apache's do, and that it is unknown.
+        they are pulled, but not consumed. If a group's position is unknown, tools get the first message's
+        offset, as from Apache's broker, and the flag that it is unknown.
         """
         topic, queue_id = queue.topic, queue.queue_id
         store, offsets = self._store, self._offsets
         end, first = store.max_offset(topic, queue_id), store.min_offset(topic, queue_id)
         begin = offsets.read_from(group, topic, queue_id)
         pulled = offsets.pull_offsets.get(group, topic, queue_id)
-        # Deleted messages do not count as lag: the group continues with the first that exists.
+        # Deleted messages do not count as lag: the group continues with the first existing one.
         offset = max(begin or 0, first)
         read_ms = (yield from store.stored_ms(topic, queue_id, offset - 1)) if offset else 0
         before = behind = 0
@@ -223,7 +224,7 @@ class Statistics:
         )
 
     def _popped_unfinished(self, group: str | None = None) -> Work[Popped]:
-        """Return what a group, or each, has popped and not acknowledged."""
+        """Return the check points of a group, or of all, that are not acknowledged."""
         popped: Popped = {}
         if group is None or self._in_flight.count_of(group):
             for each in list(self._in_flight):
@@ -241,7 +242,7 @@ class Statistics:
         if foreign is not None:
             return reply_rows(partial(_foreign_connections, foreign), len(foreign.members))
         if group is None:
-            # Its coordinator may be none of the brokers of its topics.
+            # Its coordinator may be a broker without its topics.
             if diagnoses := self._diagnoses(header.consumer_group):
                 return Reply(body=encode_body(bodies.ConsumerConnection(diagnoses=diagnoses)))
             return Reply(
@@ -345,7 +346,7 @@ class Statistics:
 
     @serves(RequestCode.VIEW_BROKER_STATS_DATA)
     def stats_data(self, request: Request) -> Outcome:
-        """Return how many messages a topic got, or a group, in the last minute, hour and day."""
+        """Return how many messages a topic got, or a group was sent, in the last minute, hour and day."""
         header: h.StatsDataHeader = request.header
         counted = self._throughput.windows(_counted(header.stats_name, header.stats_key))
         if counted is None:
@@ -359,7 +360,7 @@ class Statistics:
 
     @serves(RequestCode.RESET_MASTER_FLUSH_OFFSET)
     def reset_master_flush_offset(self, request: Request) -> Outcome:
-        """Accept it: a master has nothing to reset, as with Apache's."""
+        """Accept the request: as in Apache's broker, a master has nothing to reset."""
         return SUCCESS
 
 
@@ -374,7 +375,7 @@ def _connection(member: Member[Connection], **others: Any) -> bodies.ClientConne
 
 
 def _counted(name: str, key: str) -> str | tuple[str, str] | None:
-    """Return what the throughput counts: a topic, or a group and a topic; None for other statistics."""
+    """Return the key of a throughput: a topic, or a group and a topic; None for other statistics."""
     if name == h.TOPIC_PUT_NUMS:
         return key
     topic, at, group = key.partition("@")

@@ -1,5 +1,5 @@
-"""UPDATE_AND_CREATE_TOPIC(_LIST), DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, GET_TOPIC_CONFIG: topics;
-when queues with unread messages may not be removed.
+"""UPDATE_AND_CREATE_TOPIC(_LIST), DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, GET_TOPIC_CONFIG: topics; and
+which queues with unread messages may not be removed.
 
 Upstream: AdminBrokerProcessor.java.
 """
@@ -31,16 +31,16 @@ from libramq.rpc.request import Request, serves
 from libramq.store.message_store import MessageStore
 
 _PERM_MAX = 7
-#: Ours: a group without members that has read nothing younger keeps no queue.
+#: Ours: a group without members retains a queue only if it has read a message younger than this.
 IDLE_MS: Final = 7 * 24 * 3600 * 1000
-#: Ours: groups that a refusal names.
+#: Ours: groups named in a refusal.
 GROUPS_NAMED_MAX: Final = 10
-#: Ours: a list is created while others are served between slices of it; a topic takes 0.3 ms to journal.
+#: Ours: a list is created in slices, between which others run; a topic takes 0.3 ms to journal.
 TOPICS_PER_LIST_MAX: Final = 1_000
 
 
 class UnreadQueues:
-    """Finds what groups have not read in queues that a topic is to lose; nobody would read it any more.
+    """Finds unread messages in queues that a topic would lose; no group could read them afterwards.
 
     may_abandon: abandonUnreadQueues.
     """
@@ -54,10 +54,11 @@ class UnreadQueues:
         self._may_abandon = may_abandon
 
     def require_none(self, before: TopicConfig, queues: int, wall_ms: WallMs) -> Work[None]:
-        """Raise BrokerError if a topic may not be reduced to so many queues to read.
+        """Raise BrokerError if a topic's read queues may not be reduced to this number.
 
         A group counts if it has members, or if the last message that it has read there was stored within
-        `IDLE_MS`: a commit has no time of its own. If that message is gone, the first that is there decides.
+        `IDLE_MS`, since a commit has no time of its own. If that message is gone, the first existing one
+        decides.
         """
         topic, unread = before.topic_name, dict[str, int]()
         if self._may_abandon:
@@ -86,7 +87,7 @@ class UnreadQueues:
     def _lag(
         self, group: str, topic: str, stored: Mapping[int, tuple[int, int]], wall_ms: WallMs
     ) -> Work[int]:
-        """Return what a group has not read of queues, whose first and next offsets are given."""
+        """Return a group's number of unread messages in queues with these first and next offsets."""
         lag = 0
         connected, committed = self._clients.group(group), self._offsets.offsets(group, topic)
         is_foreign = self._clients.foreign.get(group) is not None
@@ -128,7 +129,7 @@ class TopicAdministration:
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create(self, request: Request) -> Work[Outcome]:
-        """Create a topic or change it; it is on disk and at the name servers before the reply."""
+        """Create a topic or change it; the reply waits for the disk and the name servers."""
         header: h.CreateTopicHeader = request.header
         config = TopicConfig(
             topic_name=header.topic,
@@ -147,7 +148,7 @@ class TopicAdministration:
         return ReplyWhenAnnounced(SUCCESS)
 
     def _require_read(self, config: TopicConfig, request: Request) -> Work[None]:
-        """Raise BrokerError if a topic would lose queues that are not read."""
+        """Raise BrokerError if a topic would lose unread queues."""
         before = self._topics.get(config.topic_name)
         if before is not None and config.read_queue_nums < before.read_queue_nums:
             yield from self._unread.require_none(before, config.read_queue_nums, request.wall_ms)
@@ -172,7 +173,7 @@ class TopicAdministration:
         return ReplyWhenAnnounced(SUCCESS)
 
     def _with_attributes(self, config: TopicConfig) -> TopicConfig:
-        """Return a requested topic with the attributes that it has then; raises BrokerError."""
+        """Return a requested topic with its resulting attributes; raises BrokerError."""
         topic = config.topic_name
         before = self._topics.get(topic)
         if before is None or names.is_system_topic(topic):
@@ -187,7 +188,7 @@ class TopicAdministration:
         return msgspec.structs.replace(config, attributes=changed_attributes(current, config.attributes))
 
     def _put(self, config: TopicConfig, request: Request) -> None:
-        """Create a topic or change it, and notify the members whose queues it changes."""
+        """Create a topic or change it, and notify members if its queues change."""
         before = self._topics.get(config.topic_name)
         self._topics.put(config, request.wall_ms)
         if before is not None and before.read_queue_nums != config.read_queue_nums:
@@ -195,9 +196,9 @@ class TopicAdministration:
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete(self, request: Request) -> Outcome:
-        """Delete a topic, its queues, the offsets in it, and what waits to be popped again.
+        """Delete a topic, its queues, the offsets in it, and messages waiting to be popped again.
 
-        Tools delete it at the name servers then: a registration from before would list it there for ever.
+        Tools then delete it at the name servers: an earlier registration would list it there forever.
         """
         header: h.TopicHeader = request.header
         if not header.topic.strip() or names.is_system_topic(header.topic):

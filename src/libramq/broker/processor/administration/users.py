@@ -1,8 +1,8 @@
-"""AUTH_CREATE_USER and its kin: who may create and change users and policies, what no answer shows
+"""AUTH_CREATE_USER and similar requests: who may create and change users and policies, what is never returned
 (passwords), and the table for slaves.
 
-No answer has a password, so mqadmin's copyUser finds none to copy; Apache's broker returns it to whoever may
-inspect the cluster. Upstream: AdminBrokerProcessor.java, broker/auth/converter/*.java.
+No answer contains a password, so mqadmin's copyUser finds none to copy; Apache's broker returns it to all who
+may inspect the cluster. Upstream: AdminBrokerProcessor.java, broker/auth/converter/*.java.
 """
 
 from typing import Any, Final
@@ -28,7 +28,7 @@ from libramq.rpc.request import Request, serves
 
 log = get_logger(__name__)
 
-#: Apache's words for those who are none themselves.
+#: Apache's texts for requests by other users.
 _SUPER_CREATED: Final = "The super user can only be create by super user"
 _SUPER_CHANGED: Final = "The super user can only be update by super user"
 
@@ -36,7 +36,8 @@ _SUPER_CHANGED: Final = "The super user can only be update by super user"
 class UserAdministration:
     """The processor of these requests.
 
-    access: None while clients are not authenticated: anybody could make a super user for later then.
+    access: None while clients are not authenticated; otherwise anybody could then create a super user for
+    later.
     """
 
     def __init__(self, users: Users, access: AccessControl | None, config: BrokerConfig) -> None:
@@ -79,7 +80,7 @@ class UserAdministration:
 
     @serves(R.AUTH_GET_USER)
     def user(self, request: Request) -> Outcome:
-        """3004: return a user without its password; nothing if there is none."""
+        """3004: return a user without its password; empty if there is none."""
         header: h.UserHeader = request.header
         if not header.username.strip():
             return Reply(ResponseCode.INVALID_PARAMETER, "The username is blank")
@@ -94,7 +95,7 @@ class UserAdministration:
 
     @serves(R.AUTH_CREATE_ACL, R.AUTH_UPDATE_ACL)
     def set_policies(self, request: Request) -> Outcome:
-        """3006, 3007: add entries to a user's policies; as at Apache's broker the body names whose."""
+        """3006, 3007: add entries to a user's policies; as in Apache's broker, the body names the user."""
         self._is_super(request.principal)
         header: h.SubjectHeader = request.header
         info: AclInfo = request.body
@@ -104,7 +105,7 @@ class UserAdministration:
 
     @serves(R.AUTH_DELETE_ACL)
     def delete_policies(self, request: Request) -> Outcome:
-        """3008: remove the entry for a resource, or all of a user's."""
+        """3008: remove a user's entry for a resource, or all of the user's entries."""
         self._is_super(request.principal)
         header: h.DeletePoliciesHeader = request.header
         kind = parse_policy_type(header.policy_type)
@@ -113,7 +114,7 @@ class UserAdministration:
 
     @serves(R.AUTH_GET_ACL)
     def policies(self, request: Request) -> Outcome:
-        """3009: return a user's policies; nothing if it has none."""
+        """3009: return a user's policies; empty if it has none."""
         header: h.SubjectHeader = request.header
         return _answer(self._users.acl(header.subject))
 
@@ -125,7 +126,7 @@ class UserAdministration:
 
     @serves(R.SLAVE_USERS)
     def table(self, request: Request) -> Outcome:
-        """31026: return the whole table, passwords too, to a slave that signs as the cluster's brokers do."""
+        """31026: return the whole table with passwords, to a slave that signs like the cluster's brokers."""
         credentials = self._config.credentials
         if credentials is None or not is_signed_for(request.command, credentials, self._config.address):
             raise broker_error(
@@ -148,7 +149,7 @@ class UserAdministration:
             raise broker_error(ResponseCode.NO_PERMISSION, _SUPER_CHANGED)
 
     def _is_super(self, principal: Principal) -> bool:
-        """Return whether the asker is a super user; raises BrokerError while nobody is authenticated."""
+        """Return whether the sender is a super user; raises BrokerError if clients are not authenticated."""
         if self._access is None:
             raise broker_error(
                 ResponseCode.NO_PERMISSION,
@@ -163,7 +164,7 @@ def _asks_for_super(info: UserInfo) -> bool:
 
 
 def _answer(value: Any) -> Reply:
-    """Return a document, or no body for none: mqadmin looks for that."""
+    """Return a document; no body for None, as mqadmin expects."""
     return Reply(body=fastjson.dumps_standard(value) if value is not None else b"")
 
 

@@ -1,5 +1,5 @@
-"""PEER_GRANT, PEER_MEMBERS, PEER_NODE, PEER_GROUPS and their kin: who counts as another broker, and what each
-such request does here.
+"""PEER_GRANT, PEER_MEMBERS, PEER_NODE, PEER_GROUPS and similar requests: who counts as another broker, and
+what each such request does here.
 
 Ours; the contracts are in docs/design/coordinated-groups.md and docs/design/kafka-cluster.md.
 """
@@ -32,12 +32,12 @@ from libramq.rpc.request import Request, serves
 log = get_logger(__name__)
 
 #: Ours: versions begin at 0 or at a broker's wall clock, in milliseconds, and grow by one. This is 34 years,
-#: more than any clock error. Much higher versions would leave none above them.
+#: more than any clock error. A much higher version would leave no room above it.
 VERSIONS_AHEAD_MAX: Final = 1 << 40
 
 
 class PeerRequests:
-    """The processor of requests from other brokers; it refuses everyone else."""
+    """The processor of requests from other brokers; it refuses all other senders."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class PeerRequests:
 
     @serves(RequestCode.PEER_STARTED)
     def started(self, request: Request) -> Outcome:
-        """Note a coordinator's report that a rebalance has begun: we record our queues' moves."""
+        """Note a coordinator's report that a rebalance has begun: we record the moves of our queues."""
         body: bodies.PeerStartedBody = request.body
         if body.is_repeated and self._coordination.known_of(body.group).epoch >= body.epoch:
             return SUCCESS
@@ -123,7 +123,7 @@ class PeerRequests:
 
     @serves(RequestCode.PEER_LIST)
     def list(self, request: Request) -> Outcome:
-        """Take a coordinator's list of a group's members; our own members are notified if it is news."""
+        """Take a coordinator's list of a group's members; if it differs, our own members are notified."""
         body: bodies.PeerListBody = _of_peer(self._cluster, request)
         _check_version(body, request)
         self._cluster.relay.listed(body)
@@ -131,13 +131,13 @@ class PeerRequests:
 
 
 def _of_peer(cluster: Cluster, request: Request) -> Any:
-    """Return the body of a request; raises NoPermission unless the broker that it names has sent it."""
+    """Return a request's body; raises NoPermission unless the sender is the broker named in it."""
     cluster.require_peer(request.peer.address, request.body.broker_name)
     return request.body
 
 
 def _check_version(body: bodies.PeerListBody | AssignmentUpdate, request: Request) -> None:
-    """Raise BrokerError for a version so far above plausible ones that nothing newer could follow it."""
+    """Raise BrokerError for a version so implausibly high that no newer one could follow."""
     if body.version <= int(request.wall_ms) + VERSIONS_AHEAD_MAX:
         return
     log.warning(
@@ -174,7 +174,7 @@ class PeerNodeRequests:
 
     @serves(RequestCode.PEER_NODE)
     def node(self, request: Request) -> Outcome:
-        """Return this broker as Kafka's clients see it."""
+        """Return this broker as seen by Kafka's clients."""
         body: kafka_cluster.PeerNodeBody = _of_peer(self._cluster, request)
         return Reply(body=encode_body(self._nodes.answer(body.version)))
 
@@ -215,7 +215,7 @@ class PeerNodeRequests:
     def handover(self, request: Request) -> Outcome:
         """Send another broker the groups that it coordinates now, and answer whether it has them all.
 
-        Until our link to it stands, we may yet take the groups of its former life.
+        Until our link to it is up, we may still receive groups of its former process.
         """
         body: kafka_cluster.PeerHandoverBody = _of_peer(self._cluster, request)
         has_all = self._successors.hand_over(body.broker_name) and self._nodes.is_linked(body.broker_name)

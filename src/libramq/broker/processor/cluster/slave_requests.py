@@ -1,6 +1,6 @@
 """Requests at a slave: which it refuses, and with which code; what it serves while it acts for its master,
-and what it forwards; its tables for other brokers; which HA addresses and states a master and its slaves
-exchange.
+and what it forwards; its tables for other brokers; and the HA addresses and states that a master and its
+slaves exchange.
 
     sends, messages sent back                SYSTEM_BUSY, as clients then turn to another broker
     changes of topics, groups and offsets    SYSTEM_ERROR, for the operator
@@ -9,22 +9,22 @@ exchange.
     openings, coordinators                   SYSTEM_BUSY; ours: a slave must not own any of these
     locks, pops, assignments                 served by an acting master, else SYSTEM_BUSY
 
-Nothing is popped in order at a slave: what is blocked would have to be written. A group that it has not
-copied yet would be another one than its master's. Acknowledgements of what its master had popped are in the
+A slave serves no ordered pops, because blocked queues would have to be written. It refuses a group that it
+has not copied yet, which would differ from its master's. Acknowledgements of the master's pops go to the
 slave's account (`pop/passed_on.py`): it does not pass these messages on, and its master acknowledges them
-when it is back. Apache's acting slave stores them at another master, where the check points of the one that
-returns are not (AckMessageProcessor.appendAck).
+when it is back. Apache's acting slave stores them at another master, which lacks the returning master's check
+points (AckMessageProcessor.appendAck).
 
 Name servers may have lost a master that the slave still copies. Then routes name the slave, which must not
-act: two brokers would hand out the same. It forwards locks and pops to its master.
+act: two brokers would hand out the same messages. It forwards locks and pops to its master.
 
-What masters, slaves and tools ask each other about is served by `Replicas`.
+`Replicas` serves the requests between masters, slaves and tools:
 
-    NOTIFY_MIN_BROKER_ID_CHANGE   a name server: a master, or what acts for it, has come or gone
+    NOTIFY_MIN_BROKER_ID_CHANGE   a name server: a master, or a slave acting for it, has come or gone
     EXCHANGE_BROKER_HA_INFO       a slave asks its master, or a master that starts informs its slaves
     GET_BROKER_HA_STATUS          the progress of a master's slaves, as `mqadmin haStatus` shows it
 
-With `totalReplicas` of 2 or more Apache's brokers register only after such an exchange.
+With `totalReplicas` of 2 or more, Apache's brokers register only after such an exchange.
 
 Upstream: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest,
 AdminBrokerProcessor.validateSlave, resetOffsetInner, notifyMinBrokerIdChange, updateBrokerHaInfo,
@@ -85,15 +85,16 @@ _REFUSALS: Final = {
     AtSlave.REFUSE_CHANGE: _UNCHANGEABLE,
     AtSlave.REFUSE_RESET: Reply(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker"),
 }
-#: Ours: requests under way, and how long the master has for one beside the time that it holds a pop.
+#: Ours: forwarded requests under way.
 FORWARDED_MAX: Final = 1_000
+#: Ours: how long the master may take for one, in addition to holding a pop.
 FORWARDED_MS: Final = 3_000
-#: Credentials of the sender, whom this slave has authorised; it signs for itself.
+#: Credentials of the sender, which this slave has authorised; the slave signs for itself.
 _NOT_FORWARDED: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
 
 class SlaveRequests:
-    """Decides what a slave answers itself. pops: what was popped here. answer: sends delayed replies."""
+    """Decides which requests a slave answers itself. pops: those made here. answer: sends delayed replies."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class SlaveRequests:
             return None
         return _REFUSALS.get(row.at_slave)
 
-    # What only an acting master does.
+    # Requests that only an acting master serves.
 
     def _pop(self, request: Request) -> Outcome | None:
         header: h.PopMessageHeader = request.header
@@ -147,7 +148,7 @@ class SlaveRequests:
         return None if self._pops.has(_key(header, decode_handle(header.extra_info))) else _BUSY
 
     def _assign(self, request: Request) -> Outcome | None:
-        """Assign what a group pops; queues that it pulls a coordinator assigns, which a slave is not."""
+        """Assign popped queues; pulled queues are assigned by a coordinator, which a slave is not."""
         if not (self._pops.may_serve() or self._slave.is_named_for_master):
             return _BUSY
         body: QueryAssignmentBody = request.body
@@ -174,7 +175,7 @@ class SlaveRequests:
         return self._take(request, [ack_set(ack) for ack in body.acks])
 
     def _take(self, request: Request, done: Sequence[AckSet]) -> Outcome:
-        """Take what was popped here, and what the master had popped."""
+        """Take acknowledgements of pops made here, and of the master's pops."""
         of_master = [each for each in done if not self._pops.has(each[0])]
         if len(of_master) < len(done):
             self._pops.acknowledge(done, request.now)
@@ -182,7 +183,7 @@ class SlaveRequests:
         is_taken = not of_master or (escaping is not None and escaping.acknowledge(of_master))
         return SUCCESS if is_taken else _BUSY
 
-    # What the master does.
+    # Requests for the master.
 
     def _forward(self, request: Request) -> Outcome:
         if self._under_way >= FORWARDED_MAX:
@@ -210,7 +211,7 @@ def _key(header: h.AckMessageHeader, handle: Handle) -> Key:
 
 
 class Replicas:
-    """The processor of what a master, its slaves and tools ask each other. slave: None in a master.
+    """The processor of requests between a master, its slaves and tools. slave: None in a master.
 
     Topics and groups are copied by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
     Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
@@ -237,12 +238,12 @@ class Replicas:
 
     @serves(R.GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, request: Request) -> Outcome:
-        """Return the delivered offset of each delay level, and what else a slave has done."""
+        """Return each delay level's delivered offset, and a slave's other progress."""
         return self._delivered(is_moving=self._slave is not None and self._slave.answer_master())
 
     @serves(R.SLAVE_PROGRESS)
     def progress(self, request: Request) -> Outcome:
-        """Return the same to another slave, for which a slave may make way (`Slave.answer_peer`)."""
+        """Return the same to another slave, for which this slave may make way (`Slave.answer_peer`)."""
         header: h.SlaveProgressHeader = request.header
         return self._delivered(
             is_moving=self._slave is not None and self._slave.answer_peer(header.broker_id)
@@ -259,7 +260,7 @@ class Replicas:
 
     @serves(R.NOTIFY_MIN_BROKER_ID_CHANGE)
     def lowest_id_changed(self, request: Request) -> Outcome:
-        """905: have a slave ask its name servers at once, whose answers count; a master ignores it."""
+        """905: let a slave query its name servers at once, whose answers count; a master ignores it."""
         header: h.LowestIdHeader = request.header
         if self._slave is not None:
             self._slave.ask_for_master(header.min_broker_id, header.offline_broker_addr)
@@ -310,7 +311,7 @@ class Replicas:
 
 
 def _master(header: h.HAInfoHeader) -> Master:
-    """Return the addresses of a master; BrokerError if they are none."""
+    """Return the addresses of a master; raises BrokerError if they are invalid."""
     master = Master(header.master_address or "", header.master_ha_address or "")
     try:
         for address in master:

@@ -1,3 +1,1 @@
-"""Requests of and about groups: clients, members, offsets, locks, assignments; each as a call of
-`broker.groups`.
-"""
+"""Requests about groups: clients, members, offsets, locks, assignments; each as a call of `broker.groups`."""

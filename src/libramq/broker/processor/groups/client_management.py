@@ -1,8 +1,8 @@
 """HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP: what connected clients
-register, and what they are answered and notified of.
+register, and the answers and notices they get.
 
-They get notices: NOTIFY_CONSUMER_IDS_CHANGED, GET_CONSUMER_RUNNING_INFO if they are silent, and producers
-CHECK_TRANSACTION_STATE.
+Notices are NOTIFY_CONSUMER_IDS_CHANGED, GET_CONSUMER_RUNNING_INFO for silent clients, and
+CHECK_TRANSACTION_STATE for producers.
 
 Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
@@ -53,7 +53,7 @@ class ClientManagement:
     def heartbeat(self, request: Request) -> Work[Outcome]:
         """Apply a client's heartbeat."""
         data: HeartbeatData = request.body
-        command, count = request.command, GROUPS_PER_CLIENT_MAX + 1  # More are refused in any case.
+        command, count = request.command, GROUPS_PER_CLIENT_MAX + 1  # Any more are refused.
         heartbeat = Heartbeat(
             client_id=data.client_id,
             producer_groups=[producer.group_name for producer in data.producer_data_set[:count]],
@@ -93,7 +93,7 @@ class ClientManagement:
 
     @serves(RequestCode.CHECK_CLIENT_CONFIG)
     def check_config(self, request: Request) -> Work[Outcome]:
-        """Check a client's filter before it subscribes, so that its `start` raises rather than its pulls."""
+        """Check a client's filter before it subscribes, so that its `start` fails rather than its pulls."""
         body: CheckClientBody = request.body
         data = body.subscription_data
         if data is not None:
@@ -114,8 +114,8 @@ class ClientManagement:
     def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
         """Take a client's answer to a probe.
 
-        Java's answers SYSTEM_ERROR if it has no consumer of the group (any more). A client that does not know
-        the request is alive too.
+        Java's client answers SYSTEM_ERROR if it has no consumer of the group, or no longer has. A client that
+        does not know the request is alive, too.
         """
         knows_group = answer.code != ResponseCode.SYSTEM_ERROR
         self._consumers.answered_question(connection, answer.opaque, knows_group=knows_group, now_ms=now_ms)
@@ -124,8 +124,8 @@ class ClientManagement:
 def _send_notice(effects: Effects, broker_name: str, notice: Notice[Connection]) -> None:
     """Send a client a notice.
 
-    A change is announced again until the member has fetched the list, so a member that does not read needs
-    no second one behind those that it has not read.
+    A change is announced again until the member has fetched the list, so a member that is not reading needs
+    no second notice behind the unread ones.
     """
     ext = {"consumerGroup": notice.group}
     match notice:
@@ -142,7 +142,7 @@ def _send_notice(effects: Effects, broker_name: str, notice: Notice[Connection])
             effects.send(notice.peer, _reset_frame(notice.group, notice.topic, broker_name, notice.offsets))
 
 
-@lru_cache(maxsize=1)  # All members of a group get the same.
+@lru_cache(maxsize=1)  # All members of a group get the same frame.
 def _reset_frame(group: str, topic: str, broker_name: str, offsets: tuple[tuple[int, int], ...]) -> bytes:
     table = {MessageQueue(topic, broker_name, queue_id): offset for queue_id, offset in offsets}
     ext = h.encode_header(h.ResetOffsetHeader(topic=topic, group=group))

@@ -1,12 +1,11 @@
-"""QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET: a group's committed offsets; whose commits to a coordinated
-group are taken without an epoch (mqadmin's).
+"""QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET: a group's committed offsets; and whose commits to a
+coordinated group are accepted without an epoch (mqadmin's).
 
 Apache's mqadmin sets a single queue (`resetOffsetByTime -b … -q …`) by a commit like a consumer's, and then
-resets it to the same offset. In a coordinated group a commit without an epoch is refused, since it may be
-late. mqadmin is no member of any group and waits for the answer, unlike Java's consumers with the commits
-they send as they leave; so its commit is recognised as an operator's. It is recorded as Apache's broker
-records it: the next commit of the member that reads the queue replaces it, and only the reset moves that
-member.
+resets it to the same offset. In a coordinated group, a commit without an epoch is refused, because it may be
+late. Unlike Java's consumers, which do not wait for the commits they send while leaving, mqadmin is no member
+of any group and waits for the answer; so its commit is recognised as an operator's. It is recorded as by
+Apache's broker: the next commit of the queue's reader replaces it, and only the reset moves that reader.
 Upstream: ConsumerManageProcessor.java, DefaultMQAdminExtImpl.resetOffsetByQueueId.
 """
 
@@ -29,19 +28,19 @@ JAVA: Final = "JAVA"
 
 
 class ConsumerOffsetRequests:
-    """The processor of committed offsets. is_member: whether a connection is a member of any group."""
+    """The processor of committed offsets. is_member: returns whether a connection is in any group."""
 
     def __init__(self, committing: Committing, *, is_member: Callable[[Connection], bool]) -> None:
         self._committing = committing
         self._is_member = is_member
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
-        """Return the requests that it serves in batches, all of one read together."""
+        """Return the requests that are served in batches, all of one read together."""
         return {RequestCode.UPDATE_CONSUMER_OFFSET: self.update_many}
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET)
     def query(self, request: Request) -> Outcome:
-        """Return the committed offset, or where else to begin; a client may ask not to get 0."""
+        """Return the committed offset, or another starting offset; a client may decline 0."""
         header: QueryConsumerOffsetHeader = request.header
         self._committing.offsets.note_reset_sent(
             header.consumer_group, header.topic, header.queue_id, request.peer.number

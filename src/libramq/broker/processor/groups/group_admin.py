@@ -1,5 +1,5 @@
-"""UPDATE_AND_CREATE_SUBSCRIPTIONGROUP and its kin: consumer groups created, changed, deleted and listed, and
-topics forbidden to them.
+"""UPDATE_AND_CREATE_SUBSCRIPTIONGROUP and similar requests: consumer groups created, changed, deleted and
+listed, and topics forbidden to them.
 
 Upstream: AdminBrokerProcessor.java.
 """
@@ -22,15 +22,12 @@ from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Request, serves
 from libramq.waits.held_pulls import HeldPulls
 
-#: Ours: a list is created while others are served between slices of it; a group takes 0.3 ms to journal.
+#: Ours: a list is created in slices, between which others run; a group takes 0.3 ms to journal.
 GROUPS_PER_LIST_MAX: Final = 1_000
 
 
 class GroupAdministration:
-    """The processor of queries and changes of groups.
-
-    answer: sends the replies to the pulls of a deleted group.
-    """
+    """The processor of queries and changes of groups. held: pulls to be ended when their group is deleted."""
 
     def __init__(
         self,
@@ -108,9 +105,9 @@ class GroupAdministration:
 
     @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
     def forbid(self, request: Request) -> Outcome:
-        """Forbid a group to read a topic or allow it again, as asked; return whether it may.
+        """Forbid a group to read a topic, or allow it again, as requested; return whether it may.
 
-        Pulls that wait are refused at once, or they would get the next message.
+        Held pulls are refused at once; otherwise they would get the next message.
         """
         header: h.GroupForbiddenHeader = request.header
         group, topic = header.group, header.topic

@@ -1,17 +1,17 @@
 """GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND, _BEGIN and OPEN_QUEUE: members' requests to their
-coordinator and to the brokers of their queues; which granted queues are opened with its answer; where a group
-that is new to a topic begins.
+coordinator and to the brokers of their queues; which granted queues are opened with the coordinator's answer;
+where a group that is new to a topic begins.
 
-The coordinator answers in its own time: its members' requests but _FIND are held until it does.
+The coordinator answers in its own time: members' requests, except _FIND, are held until it does.
 
-    answer ─► the queues that it newly grants, and that are here, are opened ─► reply, once that is durable
+    answer ─► newly granted local queues are opened ─► reply, once the openings are durable
 
-So a member whose coordinator also stores its queues pulls right after one answer. Queues elsewhere, and those
-that could not be opened, it opens itself (OPEN_QUEUE), as a member of 0.1.0 opens all of them.
+So a member whose coordinator also stores its queues can pull after one answer. It opens all other queues
+itself (OPEN_QUEUE), as a member of 0.1.0 opens all of its queues.
 
-A group that begins with a topic has its offsets there (the queues' ends, or a time) committed before the
-answer, so what is sent after a member has started is not missed.
-Ours; the contract is in docs/design/coordinated-groups.md.
+When a group begins with a topic, its offsets there (the queues' ends, or by a time) are committed before the
+answer, so that no message sent after a member has started is missed. Ours; the contract is in
+docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Collection, Container
@@ -39,15 +39,16 @@ from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import RequestWaiter
 
-#: Ours, measured: the memory of a queue that a request lists, with its name and epoch.
+#: Ours, measured: the memory of a queue listed in a request, with its name and epoch.
 LISTED_QUEUE_BYTES: Final = 512
 
 
 class AssignmentWaiter(RequestWaiter):
     """A waiter for an assignment, whose new queues are opened with the answer.
 
-    member: None for one that joins; the answer names it. listed: the queues that it has. They are not opened
-    with the answer: pulls and commits under its last claim may be on their way, and would be fenced.
+    member: None while joining; the answer names it. listed: the queues that the member already has. They are
+    not opened with the answer, which would fence pulls and commits that are on their way under the last
+    claim.
     """
 
     __slots__ = ("_coordinator", "_group", "_listed", "_member", "_opening")
@@ -75,7 +76,7 @@ class AssignmentWaiter(RequestWaiter):
             for queue, epoch in queues.items()
             if member is not None and queue not in self._listed
         }
-        # For the records: the member may not have sent this broker a heartbeat yet.
+        # For the records, because the member may not have sent this broker a heartbeat yet.
         client_id = self._coordinator.client_of(group, member) if claims and member is not None else None
         openings = self._opening.open_granted(group, claims, self.connection, client_id=client_id)
         if openings:
@@ -89,7 +90,7 @@ class AssignmentWaiter(RequestWaiter):
 class GroupRequests:
     """The processor of members' requests to their coordinator and to the brokers of their queues.
 
-    answer: sends a reply, when it is ready. opening: opens queues, for members that take openings with the
+    answer: sends a reply when it is ready. opening: opens queues, for members that accept openings with the
     answer that grants them.
     """
 
@@ -108,7 +109,7 @@ class GroupRequests:
 
     @serves(RequestCode.GROUP_JOIN)
     def join(self, request: Request) -> Outcome:
-        """Admit a client; the group and its retry topic exist from then on."""
+        """Admit a client, after creating the group and its retry topic if necessary."""
         header: h.GroupJoinHeader = request.header
         body: bodies.GroupJoinBody = request.body
         self._coordination.require_here(header.consumer_group)
@@ -189,7 +190,7 @@ class GroupRequests:
 
     @serves(RequestCode.GROUP_REMOVE)
     def remove(self, request: Request) -> Outcome:
-        """Remove a member for an operator; recorded with the address that the request came from."""
+        """Remove a member for an operator; the address of the request is recorded."""
         header: h.GroupRemoveHeader = request.header
         host = host_of(request.peer)
         remove = rq.Remove(
@@ -206,7 +207,7 @@ class GroupRequests:
 
     @serves(RequestCode.OPEN_QUEUE)
     def open(self, request: Request) -> Outcome:
-        """Open a queue; the reply has the offset to begin at, if any, and the member's former epoch."""
+        """Open a queue; the reply has the starting offset, if any, and the member's former epoch."""
         header: h.OpenQueueHeader = request.header
         claim = Claim(header.lb_member, header.lb_queue_epoch)
         queue = QueueToOpen(header.consumer_group, header.topic, header.queue_id, claim)
@@ -220,7 +221,7 @@ class GroupRequests:
         member: str | None,
         listed: rq.Held,
     ) -> MemberWaiter:
-        """Return the waiter for an assignment; listed: the queues that the member has."""
+        """Return the waiter for an assignment; listed: the queues that the member already has."""
         if not header.lb_takes_openings:
             return RequestWaiter(request, self._answer, _reply)
         coordinator = self._coordination.coordinator
@@ -246,7 +247,7 @@ def _reply(answer: Answer[Any], openings: Openings | None = None) -> Reply:
 
 
 def _cost_bytes(request: Request, listed: Collection[bodies.QueueGrant]) -> int:
-    """Return the memory of what is kept of a request while it waits: its texts and queues, not its frame."""
+    """Return the memory of a waiting request: its texts and queues, but not its frame."""
     return len(request.command.body) + LISTED_QUEUE_BYTES * len(listed)
 
 
@@ -266,7 +267,7 @@ def _reply_opened(opened: OpenedQueue) -> Reply:
     return Reply(ext=offset | end | start | attempts | initial | {"lbFormerEpoch": str(opened.former_epoch)})
 
 
-#: Ours: queues of brokers that are away when a group begins are read from so long before: clocks differ.
+#: Ours: in queues of brokers that are away when a group begins, it starts this much earlier: clocks differ.
 LEEWAY_MS: Final = 60_000
 
 
@@ -291,7 +292,9 @@ class GroupBegin:
 
     @serves(RequestCode.GROUP_BEGIN)
     def handle(self, request: Request) -> Work[Outcome]:
-        """Return from when the group reads queues without an offset; nothing if it is new to the topic."""
+        """Return the time from which the group reads queues without an offset; none if it is new to the
+        topic.
+        """
         header: h.GroupBeginHeader = request.header
         group, topic = header.consumer_group, header.topic
         self._topics.require(topic)
@@ -303,7 +306,7 @@ class GroupBegin:
             self._requirements.consuming_group(group, request.wall_ms)
             began_ms = int(request.wall_ms) - LEEWAY_MS
             since_ms = max(1, began_ms if header.timestamp is None else header.timestamp)
-            self._beginnings.note(group, topic, since_ms)  # First: it may not come to the last queue.
+            self._beginnings.note(group, topic, since_ms)  # First, because the commits may fail halfway.
             self._under_way.add((group, topic))
             try:
                 yield from self._begin(header)
@@ -312,7 +315,7 @@ class GroupBegin:
         return Reply(ext={} if since_ms is None else {"lbSince": str(since_ms)})
 
     def _since_ms(self, peer: Connection, group: str, topic: str) -> int | None:
-        """Return that time; 0: it is unknown; None: the group is new, and has no other members."""
+        """Return that time; 0: unknown; None: the group is new, and has no other members."""
         since_ms = self._beginnings.since_ms(group, topic)
         if since_ms is not None:
             return since_ms

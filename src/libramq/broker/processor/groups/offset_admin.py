@@ -1,21 +1,21 @@
-"""INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET, QUERY_CONSUME_TIME_SPAN and their kin: an operator sets
-a group's offsets, or learns how far groups are; how a reset differs for coordinated groups, Kafka's and
-others.
+"""INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET, QUERY_CONSUME_TIME_SPAN and similar requests: an
+operator sets a group's offsets, or queries the progress of groups; a reset depends on the kind of group:
 
     coordinated group    its queues are closed at the fence, the offsets set, the queues granted again
     Kafka's members      refused by all brokers, as by Kafka: their clients would commit over it
     broadcasting         notified (RESET_CONSUMER_CLIENT_OFFSET): each member keeps its own offsets
-    all others           pending: set, and kept from commits until somebody reads from there; Java's held
-                         pulls are answered with the new offset at once, other clients are notified as well
+    all others           pending: set, and protected from commits until a consumer reads from there; Java's
+                         held pulls are answered with the new offset at once, others are notified as well
 
-A member that holds back its pulls, since it has much to handle, would hear of a pending reset late; so
-clients are notified, except Java's: its push consumers stand still for 10 s then, its others do nothing.
+A member that delays its pulls because it has much to handle would learn of a pending reset late. So clients
+are notified, except Java's: its push consumers would pause for 10 s, and its other consumers would do
+nothing.
 
-Members of a foreign group (Kafka's) would overwrite by their commits what a tool sets. Only the group's
-coordinator knows them, so any other broker asks it before it changes anything (`ForeignMembers`).
+Members of a foreign group (Kafka's) would overwrite a tool's offsets by their commits. Only the group's
+coordinator knows them, so any other broker queries it before changing anything (`ForeignMembers`).
 
-Upstream: AdminBrokerProcessor.java, Broker2Client.resetOffset. Its broker clones nothing where no topic is
-named, and deletes the offsets of `filterGroups` where it should leave them out; here both do what their names
+Upstream: AdminBrokerProcessor.java, Broker2Client.resetOffset. Its broker clones nothing if no topic is
+named, and deletes the offsets of `filterGroups` instead of leaving them out; here both do what their names
 say.
 """
 
@@ -59,7 +59,7 @@ AHEAD: Final = 2**63 - 1
 ALL_QUEUES = -1
 #: MQClientAPIImpl.invokeBrokerToResetOffset: mqadmin sends this for a reset by time.
 NO_OFFSET = -1
-#: Broker2Client.resetOffset: the time that means the end.
+#: Broker2Client.resetOffset: the time that stands for the end.
 THE_END = -1
 #: Ours: a coordinator that takes longer to answer counts as absent, as in `peer_brokers.py`.
 ANSWER_MS_MAX: Final = 1_000
@@ -81,7 +81,7 @@ class ForeignMembers:
         self._answer = answer
 
     def unless_any(self, request: Request, group: str, then: Callable[[], Outcome]) -> Outcome:
-        """Decide unless a group has foreign members, at whichever broker. Raises BrokerError."""
+        """Run `then`, unless a group has foreign members at any broker. Raises BrokerError."""
         foreign = self._clients.foreign.get(group)
         if foreign is not None:
             raise _refusal(group, len(foreign.members))
@@ -136,12 +136,12 @@ class OffsetAdministration:
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, request: Request) -> Outcome:
-        """Set the offsets, or have members set them; the reply has them, queue by queue."""
+        """Set the offsets, or let members set them; the reply has them, queue by queue."""
         header: h.ResetOffsetHeader = request.header
         require_not_own(header.group)
         if header.offset == NO_OFFSET:
             header = msgspec.structs.replace(header, offset=None)
-        self._queue_ids(header)  # What is invalid is refused first.
+        self._queue_ids(header)  # Refuse an invalid request first.
         return self._foreign.unless_any(request, header.group, lambda: self._reset(header))
 
     def _reset(self, header: h.ResetOffsetHeader) -> Work[Outcome]:
@@ -168,7 +168,7 @@ class OffsetAdministration:
         group = self._clients.group(header.group)
         members = dict(group.members) if group is not None else {}
         if group is None or not group.is_broadcasting:
-            for queue_id, offset in offsets.items():  # Pending until they are read from.
+            for queue_id, offset in offsets.items():  # Pending until a consumer reads from them.
                 self._offsets.reset(header.group, header.topic, queue_id, offset)
             self._offsets.write_resets()
             members = self._move_readers(header, offsets, members)
@@ -198,7 +198,7 @@ class OffsetAdministration:
     def _target(self, header: h.ResetOffsetHeader, queue_id: int, found: dict[int, int]) -> int:
         """Return where the group continues: by time; without force, never beyond its current offset.
 
-        A requested offset of one queue is used as it is (AdminBrokerProcessor.resetOffsetInner).
+        An offset requested for one queue is used as it is (AdminBrokerProcessor.resetOffsetInner).
         """
         first = self._store.min_offset(header.topic, queue_id)
         end = self._store.max_offset(header.topic, queue_id)
@@ -220,7 +220,7 @@ class OffsetAdministration:
             for queue_id in offsets:
                 self._fences.close(header.group, header.topic, queue_id)
         for queue_id, offset in offsets.items():
-            # An older one would override this.
+            # An older reset would override this one.
             self._offsets.take_reset(header.group, header.topic, queue_id)
             self._offsets.commit(header.group, header.topic, queue_id, offset)
         try:
@@ -243,7 +243,7 @@ class OffsetAdministration:
         offsets: dict[int, int],
         members: Mapping[Connection, Member[Connection]],
     ) -> dict[Connection, Member[Connection]]:
-        """Have Java's members follow a reset by their held pulls; return the others."""
+        """Move Java's members by answering their held pulls; return the other members."""
         javas = {peer for peer, member in members.items() if member.language == JAVA}
         for queue_id in offsets:
             self._reading.reset(
@@ -257,7 +257,8 @@ class OffsetAdministration:
     def clone(self, request: Request) -> Outcome:
         """Set a group's offsets to those of another one, in one topic or in all that it has read.
 
-        Not while it has members, which would commit over them; upstream's broker sets them all the same.
+        Refused while the group has members, which would commit over them; upstream's broker sets them in any
+        case.
         """
         header: h.CloneOffsetsHeader = request.header
         names.validate_group(header.dest_group)
@@ -280,7 +281,7 @@ class OffsetAdministration:
     def _clone(self, header: h.CloneOffsetsHeader, topics: Iterable[str]) -> Work[Outcome]:
         for topic in topics:
             for queue_id, offset in sorted(self._offsets.offsets(header.src_group, topic).items()):
-                # A pending reset would drop it.
+                # A pending reset would drop the new offset.
                 self._offsets.take_reset(header.dest_group, topic, queue_id)
                 self._offsets.commit(header.dest_group, topic, queue_id, offset)
                 yield None
@@ -290,7 +291,7 @@ class OffsetAdministration:
 
     @serves(RequestCode.QUERY_CORRECTION_OFFSET)
     def correction(self, request: Request) -> Work[Outcome]:
-        """Return the smallest offset of all groups, queue by queue; AHEAD where the compared one is lower."""
+        """Return the smallest offset of all groups, by queue; AHEAD if the compared group's is lower."""
         header: h.CorrectionOffsetHeader = request.header
         left_out = set((header.filter_groups or "").split(","))
         smallest: dict[int, int] = {}
@@ -315,7 +316,7 @@ class OffsetAdministration:
 
     @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, request: Request) -> Work[Outcome]:
-        """Return when the first, last and last consumed messages of a topic's queues were stored."""
+        """Return when the first, the last and the last consumed message of a topic's queues were stored."""
         header: h.GroupAndTopicHeader = request.header
         config = self._topics.get(header.topic)
         if config is None:

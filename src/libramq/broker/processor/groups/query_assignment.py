@@ -1,4 +1,4 @@
-"""QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE: the queues of a member that does not allocate for itself;
+"""QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE: the queues of a member that does not allocate for itself, and
 whether it pulls or pops them.
 
 A group may be set to pop a topic: then its members are assigned whole brokers, or shares of the queues.
@@ -35,7 +35,7 @@ _ALLOCATIONS: Final[dict[str, TopicRule]] = {"AVG": averagely, "AVG_BY_CIRCLE": 
 class QueryAssignment:
     """The processor of QUERY_ASSIGNMENT.
 
-    queues: all queues of a topic, at whichever broker, sorted; None while they are unknown.
+    queues: returns all queues of a topic at all brokers, sorted; None while they are unknown.
     answer: sends delayed replies.
     """
 
@@ -56,7 +56,9 @@ class QueryAssignment:
 
     @serves(RequestCode.QUERY_ASSIGNMENT)
     def query(self, request: Request) -> Outcome:
-        """Return a member's queues of a topic; ConfigError for a strategy that is unknown or needs more."""
+        """Return a member's queues of a topic; ConfigError for a strategy that is unknown or needs more
+        input.
+        """
         body: QueryAssignmentBody = request.body
         group = self._clients.group(body.consumer_group)
         if group is None or not group.has_client(body.client_id):
@@ -68,7 +70,7 @@ class QueryAssignment:
         if mode is not None and mode.mode == MODE_POP:
             return self._pop_share(body, group.client_ids, mode.pop_share_queue_num)
         if is_light(body.topic):
-            # As Apache's broker does: the queue of a light topic is here, and one member's.
+            # As in Apache's broker: the queue of a light topic is local, and belongs to one member.
             own = self._topics.queues(body.topic)
             allocated = _allocation(body)(body.client_id, own, sorted(group.client_ids)) if own else None
             return reply_with(allocated)
@@ -78,8 +80,8 @@ class QueryAssignment:
         return HOLD
 
     def _pop_share(self, body: QueryAssignmentBody, client_ids: list[str], share: int) -> Outcome:
-        """Return what a member pops from, by the members that are connected here, as Apache's broker does."""
-        is_own = is_light(body.topic)  # No name server knows the queues of a light topic elsewhere.
+        """Return the queues that a member pops, by the members connected here, as Apache's broker does."""
+        is_own = is_light(body.topic)  # Name servers do not know other brokers' light queues.
         queues = self._topics.queues(body.topic) if is_own else self._queues(body.topic)
         if not queues:
             return reply_with(None)
@@ -88,7 +90,7 @@ class QueryAssignment:
 
     @serves(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_mode(self, request: Request) -> Outcome:
-        """Set how a group reads a topic; its members learn it with their next query."""
+        """Set how a group reads a topic; its members learn that with their next query."""
         body: MessageRequestMode = request.body
         if body.topic.startswith(RETRY_PREFIX):
             return Reply(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")

@@ -1,5 +1,5 @@
-"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: who may lock a queue to consume it in order, and how many queues one
-request names.
+"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: who may lock a queue to consume it in order, and how many queues a request
+may name.
 
 Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
 """
@@ -33,9 +33,9 @@ class QueueLockRequests:
 
     @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, request: Request) -> Work[Outcome]:
-        """Lock queues; the reply names those that the client holds.
+        """Lock queues, some at a time; the reply names those that the client holds.
 
-        Some at a time; each is locked by itself, so others may lock some in between.
+        Each queue is locked by itself, so other clients may lock some in between.
         """
         body: LockBatchBody = request.body
         require_client_id(body.client_id)
@@ -44,8 +44,8 @@ class QueueLockRequests:
         held: dict[MessageQueue, None] = {}
         for refs in portions(body.mq_set):
             yield None
-            # Locks of missing groups, queues and clients would only pile up. Members of a deleted group will
-            # make it again.
+            # Locks of missing groups, queues and clients would only accumulate. Live members of a deleted
+            # group will create it again.
             name = body.consumer_group
             exists = name in self._groups or self._clients.group(name) is not None
             if not exists or not request.peer.is_open:
@@ -64,8 +64,8 @@ class QueueLockRequests:
     def unlock(self, request: Request) -> Outcome:
         """Unlock queues, only for the client that holds them and over its own connection.
 
-        A client that uses the VIP port has another connection there, from the same machine. A client whose
-        first heartbeat is still to come, after our restart, may have locked too.
+        A client that uses the VIP port has another connection there, from the same machine. After our
+        restart, a client may hold locks before its first heartbeat.
         """
         body: LockBatchBody = request.body
         if len(body.mq_set) > QUEUES_MAX:

@@ -1,7 +1,7 @@
 """ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME: acknowledgements of popped messages, and when
 they are answered.
 
-The acknowledgements of one read are one append, and one entry for each check point.
+The acknowledgements of one read are one append, with one entry for each check point.
 Upstream: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
 """
 
@@ -19,19 +19,19 @@ from libramq.remoting.headers import AckMessageHeader, ChangeInvisibleTimeHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import BatchProcessor, Request, failure, serves
 
-#: Ours: check points that one request acknowledges messages of; each is an entry of the journal.
+#: Ours: check points per request; each takes an entry of the journal.
 ACKS_MAX: Final = 1024
 
 
 class AckMessage:
-    """The processor of acknowledgements. waits_for_disk: they are answered once they are on the disk."""
+    """The processor of acknowledgements. waits_for_disk: replies wait until they are on the disk."""
 
     def __init__(self, acknowledging: Acknowledging, *, waits_for_disk: bool) -> None:
         self._acknowledging = acknowledging
         self._waits_for_disk = waits_for_disk
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
-        """Return the requests of which it takes all of a read together."""
+        """Return the requests that are served in batches, all of one read together."""
         return {RequestCode.ACK_MESSAGE: self.handle_many}
 
     def handle_many(self, requests: Sequence[Request]) -> Sequence[Outcome]:
@@ -65,7 +65,7 @@ class AckMessage:
 
     @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def change(self, request: Request) -> Outcome:
-        """Have a message invisible for longer, or visible sooner."""
+        """Make a message invisible for longer, or visible sooner."""
         header: ChangeInvisibleTimeHeader = request.header
         changed = self._acknowledging.change(
             _popped(header), header.invisible_time, request.now, is_unseen=bool(header.lb_unseen)
@@ -82,13 +82,13 @@ class AckMessage:
 
 
 def ack_set(ack: BatchAckText) -> AckSet:
-    """Return the check point that an entry names, and the messages of it that are done."""
+    """Return the check point that an entry names, and its messages that are done."""
     key = _real_topic(ack), ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time
     return key, ack.bits()
 
 
 def _real_topic(ack: BatchAckText) -> str:
-    """Return the topic that the messages of an entry were popped from (ExtraInfoUtil.getRealTopic)."""
+    """Return the topic from which the messages of an entry were popped (ExtraInfoUtil.getRealTopic)."""
     if ack.retry not in ("0", "1", "2"):
         raise broker_error(ResponseCode.INVALID_PARAMETER, f"retry {ack.retry!r}; 0, 1 or 2 is allowed")
     if ack.retry == "0":

@@ -1,7 +1,7 @@
 """END_TRANSACTION, RESUME_CHECK_HALF_MESSAGE: whether a producer may commit or roll back a half message, and
-how it is answered; how an operator has one that was given up checked again.
+the answer; how an operator resumes checks of a discarded one.
 
-Upstream resumes the check of any message; here only those that were given up are taken, since others would be
+Upstream resumes the checks of any message; here only discarded ones are accepted, because others would be
 delivered twice or not at all.
 
 Upstream: EndTransactionProcessor.java, AdminBrokerProcessor.
@@ -30,7 +30,7 @@ from libramq.rpc.request import Request, serves
 
 
 class EndTransaction:
-    """The processor of commits and rollbacks, and of transactions that are resumed."""
+    """The processor of commits, rollbacks and resumed transactions."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class EndTransaction:
         self._loading = loading
         self._rules = rules
         self._authorizer = authorizer
-        #: Called with the time of each request that ends a transaction, before that is done.
+        #: Called with the time of each request that ends a transaction, before the transaction is ended.
         self.before_end: Callable[[MonotonicMs], None] = lambda _: None
 
     @serves(RequestCode.END_TRANSACTION)
     def handle(self, request: Request) -> Outcome:
-        """Commit or roll back a half message; "not known yet" is not answered, as upstream does not."""
+        """Commit or roll back a half message; as in upstream, "not known yet" gets no answer."""
         self.before_end(request.monotonic_ms)
         return self._decide(request)
 
     @serves(RequestCode.RESUME_CHECK_HALF_MESSAGE)
     def resume(self, request: Request) -> Outcome:
-        """Store a half message that was given up as one that was never checked."""
+        """Store a discarded half message as one that was never checked."""
         header: ResumeCheckHeader = request.header
         message = self._store.message_at(decode_offset_id(header.msg_id or "").physical_offset)
         if message is None or message.topic != names.TRANS_CHECK_MAX_TIME_TOPIC:
@@ -91,11 +91,12 @@ class EndTransaction:
         stored = self._transactions.end(message, is_commit=is_commit, now=request.now)
         if not self._log.must_wait:
             return SUCCESS
-        # It is repeated, perhaps since its answer waits for the disk, or for a slave: so does this one.
+        # The request may be repeated because its first answer still waits for the disk or a slave; so does
+        # this answer.
         return ReplyWhenDurable(self._store.end if stored is None else stored.end, SUCCESS)
 
     def _read_on(self, request: Request) -> Work[Outcome]:
-        """Read what had ended before the start, then decide: Java's producer does not repeat itself."""
+        """Load transactions that ended before the start, then decide: Java's producer does not repeat it."""
         while not self._loading.is_done:
             yield from self._store.reading(self._loading.read_on)
             yield None

@@ -1,5 +1,5 @@
-"""POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION, POLLING_INFO: RocketMQ's pops as calls of `Popping`, and the form
-of their replies.
+"""POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION, POLLING_INFO: RocketMQ's pops as calls of `Popping`, and the
+format of the replies.
 
 Upstream: PopMessageProcessor.java, NotificationProcessor.java, PollingInfoProcessor.java, ExtraInfoUtil.java.
 """
@@ -50,7 +50,7 @@ class PopMessage:
 
     @serves(RequestCode.POP_MESSAGE)
     def pop(self, request: Request, *, parsed_by: int | None = None) -> Outcome:
-        """Answer a pop, or hold it. parsed_by: the version of users when its expression, a long one, came."""
+        """Answer a pop, or hold it. parsed_by: the version of users at the arrival of a long expression."""
         header: h.PopMessageHeader = request.header
         is_long = header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX
         if is_long and parsed_by is None:
@@ -86,7 +86,7 @@ class PopMessage:
 
     @serves(RequestCode.NOTIFICATION)
     def notify(self, request: Request) -> Outcome:
-        """Answer once a group has a message to pop, or not in time."""
+        """Answer once a group has a message to pop, or at the end of the wait."""
         header: h.NotificationHeader = request.header
         wanted = _selection(header, 1, in_order=bool(header.order))
         remaining_ms = _remaining_ms(request, header.born_time, header.poll_time)
@@ -106,7 +106,7 @@ class PopMessage:
 
     @serves(RequestCode.PEEK_MESSAGE)
     def peek(self, request: Request) -> Work[Outcome]:
-        """Return the next messages of a group; they stay visible to all."""
+        """Return the next messages of a group, which stay visible."""
         header: h.PeekMessageHeader = request.header
         wanted = _selection(header, header.max_msg_nums)
         self._popping.check(wanted, request.wall_ms)
@@ -133,9 +133,9 @@ class PopMessage:
         return ReplyWhenDurable(result.end, reply) if self._waits_for_disk else reply
 
     def _found(self, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool = False) -> Reply:
-        """Return the reply with messages. is_wide: with the messages of each check point in their order.
+        """Return the reply with messages. is_wide: with the message counts of each check point, in order.
 
-        Apache's has the first offset and the others of each queue instead.
+        Apache's reply instead has the first offset and all offsets of each queue.
         """
         ext = _numbers(invisible_ms, result)
         starts, offsets, counts = [], [], []
@@ -160,7 +160,7 @@ class PopMessage:
         return Reply(ResponseCode.SUCCESS, "FOUND", ext, pieces=tuple(body))
 
     def _as_of(self, topic: str, share: Share, result: PopResult, invisible_ms: int) -> list[bytes]:
-        """Return a retry topic's records under the topic that the consumer asked for, with their handles."""
+        """Return a retry topic's records under the topic requested by the consumer, with their handles."""
         kind = names.pop_kind(share.topic)
         records = []
         data, at = b"".join(share.records), 0
@@ -192,7 +192,7 @@ def _selection(header: h.GroupQueueHeader, count_max: int, **others: Any) -> Pop
 
 
 def _remaining_ms(request: Request, born_ms: int, poll_ms: int) -> int:
-    """Return how long a client still waits; its clock may be another than ours."""
+    """Return how long a client still waits; its clock may differ from ours."""
     if born_ms <= 0:
         return max(poll_ms, 0)
     return min(born_ms + poll_ms - int(request.wall_ms), poll_ms)
@@ -208,7 +208,7 @@ def _numbers(invisible_ms: int, result: PopResult) -> dict[str, str]:
 
 
 def _counts(result: PopResult) -> Iterator[str]:
-    """Yield how often messages were popped before: each, and for old clients the least of a queue."""
+    """Yield how often messages were popped before: of each, and for old clients the least of a queue."""
     for share, pop in zip(result.shares, result.ordered, strict=True):
         kind = names.pop_kind(share.topic)
         for offset, count in pop.counts.items():

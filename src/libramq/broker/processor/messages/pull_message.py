@@ -1,5 +1,5 @@
-"""PULL_MESSAGE, LITE_PULL_MESSAGE: RocketMQ's pulls as calls of `Reading`, the code of each result, and the
-form of the reply.
+"""PULL_MESSAGE, LITE_PULL_MESSAGE: RocketMQ's pulls as calls of `Reading`, the response code of each result,
+and the format of the reply.
 
 Upstream: PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
 """
@@ -25,14 +25,14 @@ _CODES: Final = {
     PullStatus.OFFSET_MOVED: ResponseCode.PULL_OFFSET_MOVED,
 }
 _FOUND: Final = ReadStatus.FOUND.name
-#: Ours: up to this length of its tag expression, a held pull keeps its request as it came.
+#: Ours: up to this length of its tag expression, a held pull keeps its request unchanged.
 KEPT_CHARACTERS_MAX: Final = 256
 
 
 class PullMessage:
     """The processor of pulls. answer: sends the reply, at once or after the pull was held.
 
-    suggested: returns the id of the broker from which a group should read on after a read: 0 is the master.
+    suggested: returns the id of the broker from which a group should continue after a read: 0 is the master.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PullMessage:
 
     @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def handle(self, request: Request, *, parsed_by: int | None = None) -> Outcome:
-        """Answer a pull, or hold it. parsed_by: the version of users when its long expression came."""
+        """Answer a pull, or hold it. parsed_by: the version of users at the arrival of a long expression."""
         header: PullMessageHeader = request.header
         flag = header.sys_flag
         is_long = header.subscription is not None and len(header.subscription) > KEPT_CHARACTERS_MAX
@@ -98,6 +98,6 @@ def _reply(result: PullResult, suggested: int = MASTER_ID) -> Reply:
         "topicSysFlag": "0",
         "groupSysFlag": "0",
     }
-    if result.status is PullStatus.FOUND:  # Enumerations are slow keys, and slower still to name.
+    if result.status is PullStatus.FOUND:  # Enumerations are slow as keys, and their names even slower.
         return Reply(ResponseCode.SUCCESS, _FOUND, ext, pieces=read.data)
     return Reply(_CODES[result.status], read.status.name, ext, pieces=read.data)

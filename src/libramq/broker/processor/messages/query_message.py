@@ -1,9 +1,9 @@
-"""QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, GET_MAX_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and their kin: messages by
-key, and how many are returned; one message by its place; the first and last offsets of queues (-1 if a
-BatchCQ is empty).
+"""QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, GET_MAX_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and similar requests:
+messages by key, and how many are returned; one message by its offset in the log; the first and last offsets
+of queues (-1 if a BatchCQ is empty).
 
-For a key the index is brought up to date first, then searched; both in stretches, each on a thread
-(`store.key_index`). If a client gives up meanwhile, the records indexed so far stay.
+For a key, the index is first brought up to date, then searched; both in stretches, each on a thread
+(`store.key_index`). If a client gives up meanwhile, the records indexed so far remain.
 Upstream: QueryMessageProcessor.java, AdminBrokerProcessor.java.
 """
 
@@ -27,12 +27,12 @@ from libramq.store.queues.consume_queue import Boundary
 #: MessageStoreConfig.maxMsgsNumBatch, BrokerConfig.defaultQueryMaxNum.
 MESSAGES_MAX: Final = 64
 BY_UNIQUE_KEY_MAX: Final = 32
-#: Ours: the largest reply; further messages are left out, the oldest first.
+#: Ours: the largest reply; if there are more messages, the oldest are left out.
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class QueryMessage:
-    """The processor of queries for messages by key or place, and about queues."""
+    """The processor of queries for messages by key or offset, and about queues."""
 
     def __init__(self, store: MessageStore, index: KeyIndex, authorizer: Authorizer) -> None:
         self._store = store
@@ -80,8 +80,8 @@ class QueryMessage:
 
     @serves(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, request: Request) -> Outcome:
-        """Return the offset that the next message gets; where wanted, also where in the log a topic of this
-        name was deleted last.
+        """Return the next message's offset; on request, also where in the log a topic of this name was last
+        deleted.
         """
         header: h.MaxOffsetHeader = request.header
         offset = str(self._store.max_offset(header.topic, header.queue_id))
@@ -91,7 +91,7 @@ class QueryMessage:
 
     @serves(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, request: Request) -> Outcome:
-        """Return the offset of the oldest message; of a queue of batches that has none, -1."""
+        """Return the offset of the oldest message; -1 for an empty queue of batches."""
         header: h.QueueHeader = request.header
         store, queue = self._store, (header.topic, header.queue_id)
         is_void = store.is_in_batches(header.topic) and not store.max_offset(*queue)
@@ -126,5 +126,5 @@ class QueryMessage:
         head = peek_record(record)
         assert head is not None, "a queue or a slave refers to a whole record there"
         viewed = Manage(request.principal, Action.GET, (topic(head.topic),))
-        require_permission(self._authorizer, viewed)  # The topic that the request names is a claim.
+        require_permission(self._authorizer, viewed)  # The topic in the request is only a claim.
         return Reply(body=record)

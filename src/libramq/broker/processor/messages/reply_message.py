@@ -1,13 +1,13 @@
-"""SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2: replies to requests that clients sent as messages: passed on to
-the requester, and stored if configured.
+"""SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2: replies to requests that clients sent as messages. They are
+passed on to the requester, and stored if configured.
 
     requester ─ message with REPLY_TO_CLIENT ─► broker ─► replier
     requester ◄── PUSH_REPLY_MESSAGE_TO_CLIENT ── broker ◄── SEND_REPLY_MESSAGE ─ replier
 
-The replier's answer waits for the requester's: code 0 says that the requester has the reply. The reply is
-stored as well, in the topic `<cluster>_REPLY_TOPIC`, whether the requester could be reached or not; no client
-reads it there. Whatever topic a reply names, its sender needs permission to send to that one: it reaches
-clients of other users. Upstream: ReplyMessageProcessor.java.
+The replier's answer waits for the requester's: code 0 means that the requester has the reply. The reply is
+also stored in the topic `<cluster>_REPLY_TOPIC`, whether or not the requester could be reached; no client
+reads it there. Its sender needs permission to send to that topic, regardless of the topic that the reply
+names, because a reply reaches clients of other users. Upstream: ReplyMessageProcessor.java.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from libramq.rpc.request import Request, serves
 
 
 class ReplyMessages:
-    """The processor of replies. topic: of replies; address: this broker's; stores: they are stored, too."""
+    """The processor of replies. topic: of replies; address: this broker's; stores: store replies, too."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ReplyMessages:
         outcome = self._calls.call(
             request, code, [CalledClient(client_id, peer)], pushed, body, CALL_MS, collect
         )
-        ext |= self._store(reply, request)  # Not if too many requests wait already: that was refused.
+        ext |= self._store(reply, request)  # After the call, which raises if too many requests wait.
         return outcome
 
     def _store(self, reply: Prepared, request: Request) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer failed to handle a message: it is redelivered later, or passed on to
+"""CONSUMER_SEND_MSG_BACK: a consumer failed to handle a message, which is redelivered later, or passed on to
 another member that has a handler for it.
 
 Upstream: AbstractSendMessageProcessor.consumerSendMsgBack.
@@ -28,13 +28,13 @@ from libramq.rpc.request import Request, failure, serves
 
 #: ConsumerSettings: the upper bound of consume_timeout_ms.
 PASSED_ON_MS_MAX: Final = 86_400_000
-#: CMResult: done, in order and without.
+#: CMResult: success, concurrently and in order.
 _DONE: Final = ("CR_SUCCESS", "CR_COMMIT")
 _LEVEL: Final = re.compile(r"-?[0-9]{1,2}")
 
 
 class SendBack:
-    """The processor of messages that are sent back. calls: passes retries on to other members."""
+    """The processor of messages sent back. calls: passes retries on to other members."""
 
     def __init__(self, sending_back: SendingBack, log: MessageLog, calls: ClientCalls) -> None:
         self._sending_back = sending_back
@@ -58,7 +58,7 @@ class SendBack:
         return _stored(self._sending_back.again(sent, header.delay_level, is_counted=is_counted))
 
     def _pass_on(self, request: Request, sent: SentBack, timeout_ms: int) -> Outcome:
-        """Have a member that subscribes to a retry's topic handle it, and answer with what became of it."""
+        """Let a member that subscribes to a retry's topic handle it, and answer with the outcome."""
         member = self._calls.subscriber(sent.group.group_name, sent.topic, request.peer)
         record = self._log.record_at(request.header.offset)
         if member is None or record is None:
@@ -83,7 +83,7 @@ class SendBack:
         return self._calls.call(request, code, [target], ext, record, timeout_ms, collect)
 
     def _handled(self, sent: SentBack, answer: Command | None, *, is_connected: bool) -> Outcome:
-        """Handle the answer of the member that a retry was passed on to; None: none came."""
+        """Handle the answer of the member to which a retry was passed on; None: there was none."""
         again = self._sending_back.again
         if answer is None:  # Its handler took too long, or it has died.
             return _stored(again(sent, DELAY_OF_BROKER, is_counted=is_connected))

@@ -32,7 +32,7 @@ class SendMessage:
         }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
-        """Return the requests that it serves in batches, all of one read together."""
+        """Return the requests that are served in batches, all of one read together."""
         return {
             RequestCode.SEND_MESSAGE: self.handle_many,
             RequestCode.SEND_MESSAGE_V2: self.handle_many,
@@ -66,7 +66,9 @@ class SendMessage:
         }
         if stored.recall_handle:
             ext["recallHandle"] = stored.recall_handle
-        if stored.record_count:  # Ours know the ids of the messages by this, Java's that the id is a batch's.
+        # lbInnerNum tells our clients the messages' ids, and batchUniqId tells Java's that the id is a
+        # batch's.
+        if stored.record_count:
             ext["lbInnerNum"] = str(stored.record_count)
             if stored.unique_key:
                 ext["batchUniqId"] = stored.unique_key
@@ -75,14 +77,14 @@ class SendMessage:
         return ReplyWhenDurable(stored.end, later, is_send=True) if stored.waits else later
 
     def prepare_reply(self, request: Request) -> Prepared:
-        """Check a reply to a request of another client, and build its message; raises BrokerError."""
+        """Check a reply to another client's request, and build its message; raises BrokerError."""
         draft = draft_of(request)
         ready = self._sending.prepare(draft, request.peer, request.wall_ms, request.monotonic_ms)
         assert isinstance(ready, Prepared), "only a batch is prepared in steps"
         return ready
 
     def append_reply(self, reply: Prepared, now_ms: MonotonicMs, *, stores: bool) -> dict[str, str]:
-        """Store a reply if that is wanted and there is room, and return the fields of the answer."""
+        """Store a reply if requested and there is room; return the fields of the answer."""
         stored = self._sending.store_unawaited(reply, now_ms) if stores else None
         return {
             "msgId": "0" if stored is None else stored.offset_ids,

@@ -1,7 +1,7 @@
 """RECALL_MESSAGE, GET_TIMER_CHECK_POINT, GET_TIMER_METRICS: when a timer message can still be recalled; the
 timers' state for slaves and tools.
 
-A recall is a message itself: it waits in the slot of the one that it deletes.
+A recall is itself a message: it waits in the slot of the message that it deletes.
 Upstream: RecallMessageProcessor.java, RecallMessageHandle.java, AdminBrokerProcessor.java.
 """
 
@@ -29,15 +29,15 @@ class TimerRequests:
     def __init__(self, config: BrokerConfig, files: BrokerFiles) -> None:
         self._files, self._log, self._topics = files.timers, files.log, files.tables.topics
         self._broker_name = config.broker_name
-        #: Whether producers may take messages back; changes while the broker runs.
+        #: Whether producers may recall messages; changes while the broker runs.
         self.recall_enabled = config.recall_message_enable
         self._region, self._is_slave = config.region_id, config.is_slave
         self._max_delay_ms = config.timer_max_delay_sec * 1000
 
     @serves(RequestCode.RECALL_MESSAGE)
     def recall(self, request: Request) -> Outcome:
-        """Take a timer message back, unless it was delivered."""
-        region = {p.MSG_REGION: self._region}  # Java's clients trace no recall without it.
+        """Recall a timer message, unless it was delivered."""
+        region = {p.MSG_REGION: self._region}  # Java's clients need it to trace a recall.
         try:
             return self._recall(request, region)
         except BrokerError as refused:
@@ -74,7 +74,7 @@ class TimerRequests:
 
     @serves(RequestCode.GET_TIMER_CHECK_POINT)
     def checkpoint(self, request: Request) -> Outcome:
-        """Return how far the timers have come, as a slave keeps it."""
+        """Return the timers' progress, as a slave stores it."""
         return Reply(body=self._files.current_checkpoint.encode())
 
     @serves(RequestCode.GET_TIMER_METRICS)
