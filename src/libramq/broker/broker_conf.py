@@ -1,8 +1,8 @@
-"""`broker.conf`: how the properties file becomes a configuration, which options are refused as they promise
-what this broker does not do, and which are ignored with a warning.
+"""`broker.conf`: how the properties file becomes a configuration, which options are refused because this
+broker cannot keep their promise, and which are ignored with a warning.
 
-Unused names of Apache's, and unknown names, cause warnings; only options that promise security or durability
-are refused (`REFUSED`).
+Apache's unused names, and unknown names, cause warnings; only options that promise security or durability are
+refused (`REFUSED`).
 """
 
 import difflib
@@ -22,8 +22,8 @@ from libramq.transport.address import bind_address, check_announced, is_lookup, 
 from libramq.transport.tls_options import PREFIX as TLS_PREFIX
 from libramq.transport.tls_options import tls_options
 
-#: Ours: how similar a misspelt name is; `authenticationProvider` and `authenticationEnabled` are not that
-#: similar.
+#: Ours: similarity from which a name is taken for a misspelt one; `authenticationProvider` and
+#: `authenticationEnabled` are less similar.
 SIMILARITY_MIN: Final = 0.9
 
 
@@ -36,9 +36,9 @@ class Refusal(NamedTuple):
 
 
 _ACL_1: Final = "users and policies are those of ACL 2.0 (authenticationEnabled, authorizationEnabled)"
-_OTHER: Final = "no other provider than Apache's own can be had here"
+_OTHER: Final = "only Apache's own providers are available here"
 _AUTH: Final = "org.apache.rocketmq.auth."
-#: AuthConfig's classes, of which we have the counterparts of these.
+#: The classes of AuthConfig that have counterparts here.
 _PROVIDERS: Final = {
     "authenticationProvider": "authentication.provider.DefaultAuthenticationProvider",
     "authenticationMetadataProvider": "authentication.provider.LocalAuthenticationMetadataProvider",
@@ -59,7 +59,7 @@ REFUSED: Final = {
         Refusal("readOnlyCommitLogStorePaths", ("",), "this broker reads its log from one directory"),
     )
 }
-#: What is kept, when it is spelt right.
+#: Promises that are kept if their names are spelt right.
 _KEPT: Final = (
     "flushDiskType",
     "brokerRole",
@@ -76,7 +76,7 @@ _KEPT: Final = (
     "authorizationEnabled",
     "authorizationDryRun",
 )
-#: By their names in small letters.
+#: By their names in lower case.
 _PROMISES: Final = {name.lower(): name for name in (*REFUSED, *_KEPT)}
 
 
@@ -109,7 +109,7 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
     for name, text in properties.items():
         option = by_name.get(name)
         if option is None:
-            if name not in REFUSED:  # Else it has a value that is harmless.
+            if name not in REFUSED:  # Otherwise its value is harmless.
                 unknown.append(name)
         else:
             values[option.name] = option_value(name, text, option.default)
@@ -131,9 +131,9 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
 def load_broker_config(
     *paths: Path, settings: Sequence[str] = (), **overrides: Any
 ) -> tuple[BrokerConfig, list[str]]:
-    """Read `broker.conf`, from several files perhaps; see `broker_config`.
+    """Read `broker.conf`, possibly from several files; see `broker_config`.
 
-    settings: further lines, which win.
+    settings: further lines, which take precedence.
     """
     properties = read_properties_files(paths) | parse_properties("\n".join(settings))
     try:
@@ -145,16 +145,19 @@ def load_broker_config(
 
 
 def advice(name: str, options: type = BrokerConfig) -> str:
-    """Return what to add to a message about an unknown option: the one whose name is nearest, if any is."""
+    """Return a suggestion for a message about an unknown option: the option with the most similar name, if
+    any.
+    """
     named = [(option.name, str(option.metadata["name"])) for option in fields(options) if option.metadata]
-    by_lower = {ours.replace("_", ""): known for ours, known in named}  # As commands name them: metricsPort.
+    # As commands name them, for example metricsPort.
+    by_lower = {ours.replace("_", ""): known for ours, known in named}
     by_lower |= {known.lower(): known for _, known in named}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def option_value(name: str, text: str, default: object) -> object:
-    """Return the value that an option's text means; raises ConfigError."""
+    """Parse an option's text; raises ConfigError."""
     if name == CREDENTIALS_OPTION:
         return parse_credentials(name, text) if text else None
     if name == INITIAL_USER_OPTION:
@@ -174,7 +177,7 @@ def option_value(name: str, text: str, default: object) -> object:
 
 
 def _initial_user(text: str) -> UserInfo:
-    """Read the first user; ConfigError does not show its value."""
+    """Parse the first user; ConfigError does not show the value."""
     try:
         user = initial_user(text)
         if user.username and user.password:

@@ -1,7 +1,7 @@
-"""The broker's configuration: every option with Apache's name, its default and bounds, and which options
-contradict each other or need another one.
+"""The broker's configuration: every option with Apache's name, its default and bounds, and the options that
+contradict or need each other.
 
-`broker_conf.py` reads it from a file, of which docs/configuration.md has a generated table.
+`broker_conf.py` reads it from a file; docs/configuration.md has a generated table.
 """
 
 import ipaddress
@@ -38,12 +38,12 @@ DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2
 MESSAGE_BYTES_MAX: Final = RECORD_BYTES_MAX - HEADER_BYTES_MAX
 HOURS_A_DAY: Final = 24
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-#: A broker answers old clients at a second port, so far below its own (MixAll.brokerVIPChannel).
+#: How far the second port, for old clients, is below the broker's own (MixAll.brokerVIPChannel).
 VIP_DISTANCE: Final = 2
 #: MetricsExporterType, by name or number; Apache's others (OTLP_GRPC, LOG) are not supported.
 METRICS_OFF: Final = ("DISABLE", "0")
 METRICS_SERVED: Final = ("PROM", "2")
-#: The bounds of numbers, by our names; without an entry, one or more.
+#: The bounds of numbers, by our names; one or more by default.
 _BOUNDS: Final = {
     "access_message_in_memory_max_ratio": (-1, 100),
     "broker_id": (0, 1 << 62),
@@ -51,14 +51,14 @@ _BOUNDS: Final = {
     "ha_listen_port": (0, 65_535),
     "kafka_listen_port": (0, 65_535),
     "kafka_member_grace_ms": (0, 60_000),
-    # 100: never. Apache takes 10 to 95, 30 to 85 and 35 to 90, whatever is written.
+    # 100: never. Apache limits any value to 10 to 95, 30 to 85 and 35 to 90.
     "disk_max_used_space_ratio": (10, 100),
     "disk_space_clean_forcibly_ratio": (30, 100),
     "disk_space_warning_level_ratio": (35, 100),
     "timer_roll_window_slot": (2, 7 * 24 * 3600 - 60),  # TIMER_WHEEL_TTL_DAY, TIMER_BLANK_SLOTS.
     "timer_max_delay_sec": (1, 2**31 - 1),
     "timer_log_file_bytes": (1 << 10, 1 << 30),
-    "max_hash_slot_num": (1, 1 << 28),  # Together less than what Java maps.
+    "max_hash_slot_num": (1, 1 << 28),  # Both together are below Java's limit of a mapped file.
     "max_index_num": (2, 1 << 26),
     "metrics_port": (1, 65_535),
     "default_topic_queue_nums": (1, QUEUES_MAX),
@@ -69,12 +69,12 @@ _BOUNDS: Final = {
 CREDENTIALS_OPTION: Final = "innerClientAuthenticationCredentials"
 #: AuthConfig.initAuthenticationUser.
 INITIAL_USER_OPTION: Final = "initAuthenticationUser"
-#: Options whose values no answer has.
+#: Options whose values are never returned.
 SECRET_OPTIONS: Final = (CREDENTIALS_OPTION, INITIAL_USER_OPTION)
 
 
 def option(default: Any, name: str, about: str) -> Any:
-    """Return an option's field. name: in `broker.conf`."""
+    """Return the field of an option. name: in `broker.conf`."""
     return field(default=default, metadata={"name": name, "about": about})
 
 
@@ -96,7 +96,7 @@ class BrokerConfig:
         "Without `namesrvAddr`: find the name servers on a page of an address server, and look again every "
         "two minutes.",
     )
-    address_server_domain: str = option(  # Ours: Apache's is a host that only its first makers have.
+    address_server_domain: str = option(  # Ours: Apache's is a host of its first authors only.
         "",
         "rmqAddressServerDomain",
         "That address server, `HOST` or `HOST:PORT`; the port is 8080 without one.",
@@ -115,7 +115,7 @@ class BrokerConfig:
     # The broker itself, and its clients.
 
     broker_name: str = option(
-        "broker-a", "brokerName", "The broker's name; one for each master of a cluster."
+        "broker-a", "brokerName", "The broker's name; each master of a cluster has its own."
     )
     cluster_name: str = option("DefaultCluster", "brokerClusterName", "The cluster that the broker joins.")
     broker_id: int = option(
@@ -129,9 +129,9 @@ class BrokerConfig:
     bind_address: str = option(  # Ours: Apache's is 0.0.0.0.
         "127.0.0.1",
         "bindAddress",
-        "The address to listen on; without it, a `brokerIP1` that only this machine reaches. One that other "
-        "machines can reach also needs `allowPublic=true`, and `innerClientAuthenticationCredentials` where "
-        "there are name servers.",
+        "The address to listen on. Default: `brokerIP1`, if only this machine can reach it. An address that "
+        "other machines can reach also needs `allowPublic=true`, and with name servers "
+        "`innerClientAuthenticationCredentials`.",
     )
     allow_public: bool = option(  # Ours alone.
         False,
@@ -143,7 +143,7 @@ class BrokerConfig:
         "listenPort",
         "The port to listen on. Old clients use a second one, two below it (the VIP channel).",
     )
-    max_connections: int = option(  # Ours alone, as the next two.
+    max_connections: int = option(  # Ours alone, as are the next two.
         CONNECTIONS_MAX,
         "maxConnections",
         "The most connections of clients, on all ports together; further ones are closed. See "
@@ -152,13 +152,13 @@ class BrokerConfig:
     max_connections_per_address: int = option(
         PER_ADDRESS_MAX,
         "maxConnectionsPerAddress",
-        "The most of these from one IPv4 address or IPv6 network (/64).",
+        "The most connections from one IPv4 address or IPv6 network (/64).",
     )
     max_unauthenticated_connections: int = option(
         UNAUTHENTICATED_MAX,
         "maxUnauthenticatedConnections",
-        "With `authenticationEnabled`: the most whose client has not proven who it is; the oldest of the "
-        "address with most of them makes room for another.",
+        "With `authenticationEnabled`: the most connections of clients not yet authenticated; for one "
+        "more, the oldest one of the address with the most is closed.",
     )
     kafka_listen_port: int = option(  # Ours alone.
         0, "kafkaListenPort", "The port for Kafka's clients; 0: none. See [Kafka clients](kafka.md)."
@@ -190,8 +190,8 @@ class BrokerConfig:
     abandon_unread_queues: bool = option(  # Ours alone.
         False,
         "abandonUnreadQueues",
-        "Let `updateTopic` reduce the queues to read although groups have unread messages in the others, "
-        "which nobody reads any more.",
+        "Let `updateTopic` reduce the read queues even if groups have unread messages in the removed ones; "
+        "those messages are never read.",
     )
     default_topic_queue_nums: int = option(
         8, "defaultTopicQueueNums", "The most queues that a topic gets when it is created by a send."
@@ -240,7 +240,7 @@ class BrokerConfig:
     transaction_check_interval_ms: int = option(
         30_000, "transactionCheckInterval", "How often the broker checks for such messages, in ms."
     )
-    orderly_lock_grace_ms: int = option(  # Ours; 60000 is Apache's patience.
+    orderly_lock_grace_ms: int = option(  # Ours: Apache's is 60000.
         150,
         "orderlyLockGraceMillis",
         "How long queue locks stay, in ms, when their orderly consumer disappears without "
@@ -267,10 +267,10 @@ class BrokerConfig:
             "[to change over to it](secure-a-cluster.md#later-another-secret-of-the-brokers).",
         },
     )
-    #: Its properties, tls.…, have a table of their own.
+    #: Its properties, tls.…, have their own table.
     tls: TlsOptions = field(default_factory=TlsOptions)
 
-    # Who may do what.
+    # Permissions.
 
     authentication_enabled: bool = option(
         False,
@@ -299,7 +299,7 @@ class BrokerConfig:
     authorization_whitelist: frozenset[int] = option(
         frozenset(),
         "authorizationWhitelist",
-        "The codes of requests that need no permission, whoever sends them.",
+        "Codes of requests that need no permission.",
     )
     authorization_dry_run: bool = option(  # Ours alone.
         False,
@@ -312,12 +312,12 @@ class BrokerConfig:
         "With `authenticationEnabled`: record changes, sign-ins and refusals in the topic `LIBRA_AUDIT`. See "
         "[Security](security.md#audit).",
     )
-    #: An operator's decision about a damaged store, for one start: in a file, it would remain.
+    #: An operator's decision about a damaged store, for one start; in a file, it would outlive that start.
     damaged: str | None = None
 
     # Masters and slaves.
 
-    ha_listen_port: int = option(  # Ours: Apache's is open always, at the listen port + 1.
+    ha_listen_port: int = option(  # Ours: Apache's is always open, at the listen port + 1.
         0,
         "haListenPort",
         "The port from which slaves copy the commit log; 0: none. Apache's is `listenPort` + 1.",
@@ -344,15 +344,15 @@ class BrokerConfig:
     enable_slave_acting_master: bool = option(
         False,
         "enableSlaveActingMaster",
-        "While the master is gone, its slave serves locks of queues and pops beside reads and commits. To be "
-        "set at master and slave, with `supportActingMaster` at the name servers.",
+        "While the master is gone, its slave serves queue locks and pops as well as reads and commits. Set "
+        "it at master and slave, and `supportActingMaster` at the name servers.",
     )
     enable_remote_escape: bool = option(
         False,
         "enableRemoteEscape",
-        "With `enableSlaveActingMaster`, at a slave: while the master is gone, messages whose delay level or "
-        "time is over, open transactions, and messages that were popped and not acknowledged in time are "
-        "sent to other masters that have their topic.",
+        "With `enableSlaveActingMaster`, at a slave: while the master is gone, due delayed and timer "
+        "messages, open transactions, and popped messages not acknowledged in time are sent to other masters "
+        "that have their topic.",
     )
     in_sync_replicas: int = option(
         1,
@@ -366,7 +366,7 @@ class BrokerConfig:
         False,
         "enableAutoInSyncReplicas",
         "With `enableSlaveActingMaster`, at a `SYNC_MASTER`: while fewer brokers are in sync than "
-        "`inSyncReplicas`, require as many as there are, and `minInSyncReplicas` at least.",
+        "`inSyncReplicas`, require only those, but at least `minInSyncReplicas`.",
     )
     min_in_sync_replicas: int = option(
         1,
@@ -425,8 +425,8 @@ class BrokerConfig:
     access_message_in_memory_max_ratio: int = option(  # Apache's default is 40.
         -1,
         "accessMessageInMemoryMaxRatio",
-        "How many of the newest messages count as being in memory, in % of the machine's. Behind them pulls "
-        "get less at a time, and with `slaveReadEnable` are sent to a slave. -1: 2 GiB of messages.",
+        "How many of the newest messages count as being in memory, in % of the machine's. Pulls of older "
+        "ones get less at a time, and with `slaveReadEnable` are sent to a slave. -1: 2 GiB of messages.",
     )
     max_hash_slot_num: int = option(
         5_000_000,
@@ -458,7 +458,7 @@ class BrokerConfig:
     max_lmq_consume_queue_num: int = option(
         20_000,
         "maxLmqConsumeQueueNum",
-        "How many light queues there may be; a message that names one more is refused.",
+        "The most light queues; a message that names one more is refused.",
     )
     message_delay_level: str = option(
         DELAY_LEVELS, "messageDelayLevel", "The delay levels, the first is level 1."
@@ -481,8 +481,8 @@ class BrokerConfig:
     disk_space_clean_forcibly_ratio: int = option(
         85,
         "diskSpaceCleanForciblyRatio",
-        "Above this use of the disk, in percent, the oldest files are deleted **whatever their age**, as "
-        "many as it takes; 100: never.",
+        "Above this use of the disk, in percent, the oldest files are deleted **regardless of age**, as many "
+        "as necessary; 100: never.",
     )
     clean_file_forcibly_enable: bool = option(
         True,
@@ -505,28 +505,28 @@ class BrokerConfig:
     timer_wheel_enable: bool = option(
         True,
         "timerWheelEnable",
-        "Whether a message can wait until any time: `TIMER_DELIVER_MS`, `TIMER_DELAY_MS`, `TIMER_DELAY_SEC`.",
+        "Accept timer messages: `TIMER_DELIVER_MS`, `TIMER_DELAY_MS`, `TIMER_DELAY_SEC`.",
     )
     timer_precision_ms: int = option(
         1_000,
         "timerPrecisionMs",
-        "Such messages are delivered at multiples of so many ms: 100, 200, 500 or 1000. Do not change it for "
-        "a store that exists.",
+        "Timer messages are delivered at multiples of this many ms: 100, 200, 500 or 1000. Do not change it "
+        "for a store that exists.",
     )
     timer_max_delay_sec: int = option(
-        259_200, "timerMaxDelaySec", "The longest time that a message can wait, in seconds: three days."
+        259_200, "timerMaxDelaySec", "The longest time that a timer message can wait, in seconds: three days."
     )
     timer_roll_window_slot: int = option(
         172_800,
         "timerRollWindowSlot",
-        "A message that waits longer than so many slots is stored a second time meanwhile, so that old files "
+        "A timer message that waits for more slots than this is stored again meanwhile, so that old files "
         "can be deleted.",
     )
     timer_congest_num_each_slot: int = option(
         2_147_483_647,
         "timerCongestNumEachSlot",
-        "How many messages may wait for the same moment; further ones are refused. Apache's broker begins to "
-        "refuse some at this number, and all at twice as many.",
+        "The most messages that may wait for the same time; further ones are refused. Apache's broker begins "
+        "to refuse some at this number, and refuses all at twice as many.",
     )
     timer_log_file_bytes: int = option(
         104_857_600,
@@ -535,7 +535,7 @@ class BrokerConfig:
         "exists.",
     )
     recall_message_enable: bool = option(
-        False, "recallMessageEnable", "Whether a producer can take back a message that still waits."
+        False, "recallMessageEnable", "Allow producers to recall timer messages that still wait."
     )
 
     def __post_init__(self) -> None:
@@ -652,7 +652,7 @@ class BrokerConfig:
 
     @property
     def address_server_url(self) -> str | None:
-        """Return the page that lists the name servers; None if none is to be asked. Raises ConfigError."""
+        """Return the page that lists the name servers; None if there is none. Raises ConfigError."""
         if not self.fetch_namesrv_addr:
             return None
         domain = self.address_server_domain.strip()
@@ -670,7 +670,7 @@ class BrokerConfig:
 
     @property
     def client_ports(self) -> tuple[int, ...]:
-        """The ports that clients are answered at."""
+        """Return the ports that serve clients."""
         port = self.listen_port
         return (port, port - VIP_DISTANCE) if port > VIP_DISTANCE else (port,)
 
@@ -681,7 +681,7 @@ class BrokerConfig:
 
     @property
     def brokers_secrets(self) -> tuple[bytes, ...]:
-        """Return the secrets that all brokers of the cluster know; the first one is this broker's proof."""
+        """Return the secrets that all brokers of the cluster know; this broker signs with the first one."""
         return self.credentials.secrets if self.credentials is not None else ()
 
     @property
@@ -706,7 +706,7 @@ class BrokerConfig:
 
 
 def check_peers_are_known(config: BrokerConfig) -> None:
-    """Raise ConfigError if others could pretend to be brokers of our cluster."""
+    """Raise ConfigError if others could pose as brokers of our cluster."""
     if config.namesrv_addr is None or config.credentials is not None or is_loopback(config.bind_address):
         return
     raise ConfigError(
@@ -717,14 +717,14 @@ def check_peers_are_known(config: BrokerConfig) -> None:
 
 
 def _check_access(config: BrokerConfig) -> None:
-    """Raise ConfigError for access control that would not hold, or that would lock brokers out."""
+    """Raise ConfigError for access control that would not hold, or would lock brokers out."""
     if config.authorization_dry_run and not config.authorization_enabled:
         raise ConfigError(
             "authorizationDryRun=true needs authenticationEnabled=true and authorizationEnabled=true, "
             "which it tries out"
         )
     if not config.authentication_enabled:
-        if config.authorization_enabled:  # Apache's broker believes whatever name a request has (#11178).
+        if config.authorization_enabled:  # Apache's broker believes any name in a request (#11178).
             raise ConfigError(
                 "authorizationEnabled=true without authenticationEnabled=true: anyone could use any user's "
                 "name; set both"
