@@ -1,3 +1,3 @@
-"""The broker: what decides about requests is in `messages`, `groups`, `pop` and `transactions`; `processor`
-translates RocketMQ's requests into their calls, `cluster` speaks to other servers.
+"""The broker: `messages`, `groups`, `pop` and `transactions` decide about requests; `processor` translates
+RocketMQ's requests into their calls, and `cluster` communicates with other servers.
 """

@@ -1,7 +1,7 @@
 """The broker: the list of its features over one base, their hooks, its access control, and the engine that
 runs them.
 
-    base        kernel · files · offsets · what replies wait for           (`features.py`)
+    base        kernel · files · offsets · gates of replies                (`features.py`)
     features    each has the services, hooks and listeners of one room     (`features.py`)
     engine      events in, effects out
 
@@ -61,7 +61,8 @@ class Broker(Base):
         fetch_name_servers: Fetch | None = None,
     ) -> None:
         if config.authorization_enabled or not authorizer.permits_everything:
-            # `%RETRY%G_T` is the retry topic of a group "G_T" too: its readers would read what G popped of T.
+            # `%RETRY%G_T` is also the retry topic of a group "G_T", whose readers would get messages of T
+            # that G popped.
             config = replace(config, enable_retry_topic_v2=True)
         self.authenticator = authenticator
         files = BrokerFiles(
@@ -93,7 +94,7 @@ class Broker(Base):
         )
 
     def _access_control(self, config: BrokerConfig, files: BrokerFiles) -> AccessControl:
-        """Return the access control by the table of users, which has the first one from now on."""
+        """Return the access control by the table of users, after creating the first user."""
         users, initial, brokers = files.tables.users, config.init_authentication_user, config.credentials
         if initial is not None:
             users.create_first(initial)
@@ -118,7 +119,7 @@ class Broker(Base):
                 stack.callback(feature.close)
 
     def _build_features(self) -> Sequence[Feature]:
-        """Return the features in the order in which their hooks are called, and they are closed."""
+        """Return the features in the order of their hooks; they are closed in reverse."""
         self.members = GroupFeature(self)
         self.transactions = TransactionFeature(self, self.members.producers)
         self.sends = SendingFeature(self, self.members, self.transactions)

@@ -1,5 +1,5 @@
-"""The features of a broker, one for each room: each puts the services of its room together, with their hooks
-and listeners, over the base that all of them get; they decide nothing, and `broker.py` lists them.
+"""The features of a broker, one for each room. Each combines the services of its room with their hooks and
+listeners, over a common base; they decide nothing, and `broker.py` lists them.
 """
 
 from collections.abc import Callable, Sequence
@@ -101,11 +101,11 @@ log = get_logger(__name__)
 
 
 class Feature:
-    """A feature sets those of these that it has.
+    """A feature; subclasses set the attributes that they have.
 
-    services     serve requests singly, batch_services those of one read together
-    hooks        are called when connections end, as time passes, and after stalls
-    listeners    are called with new messages of every topic, topic_listeners with those of one topic
+    services serve requests singly, batch_services those of one read together hooks are called when
+    connections end, as time passes, and after stalls listeners are called with new messages of every topic,
+    topic_listeners with those of one topic
     """
 
     services: Sequence[object] = ()
@@ -115,13 +115,13 @@ class Feature:
     topic_listeners: Sequence[TopicListener] = ()
 
     def close(self) -> None:
-        """Leave its files in the state of a clean stop."""
+        """Leave the feature's files in the state of a clean stop."""
 
 
 class Base:
-    """Holds the kernel, the files, and what replies wait for.
+    """Holds the kernel, the files, and the gates of replies.
 
-    access: None while clients are not authenticated; it is there before the rest.
+    access: None while clients are not authenticated; set before everything else.
     recorded: called with rebalance events before they are stored. fetch: reads name servers from a page.
     """
 
@@ -162,7 +162,7 @@ class Base:
 
 
 class GroupFeature(Feature):
-    """Keeps the groups that have members here, and those that this broker coordinates."""
+    """Keeps the groups with members here, and those coordinated by this broker."""
 
     def __init__(self, base: Base) -> None:
         self._base = base
@@ -173,7 +173,7 @@ class GroupFeature(Feature):
         self.listeners = [base.offsets]
 
     def close(self) -> None:
-        """Store the events of rebalances that are not over."""
+        """Store the events of unfinished rebalances."""
         try:
             self.consumers.rebalances.catch_up()
         finally:
@@ -226,11 +226,11 @@ class GroupFeature(Feature):
         self.assigner = Assigner(
             consumers=self.consumers, queues=queues, kernel=kernel, view=view, peers=self.peers
         )
-        topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.
+        topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes them itself.
         topics.observe(lambda topic: None if topic in topics else self.retries.topic_deleted(topic))
 
     def _build_queues(self, base: Base) -> None:
-        """Build what commits, opens and removes a group's queues here."""
+        """Build the services that commit, open and remove a group's queues here."""
         consumers, offsets = self.consumers, base.offsets
         self.committing = Committing(
             offsets=offsets,
@@ -306,7 +306,7 @@ class TransactionFeature(Feature):
         self.topic_listeners = [self.checking]
 
     def _ask(self, message: MessageExt) -> None:
-        """Ask one of the group's producers, each in its turn."""
+        """Ask one of the group's producers, in turn."""
         group = message.properties.get(p.PRODUCER_GROUP, "")
         topic = message.properties.get(p.REAL_TOPIC, "")
         producers = [
@@ -314,7 +314,8 @@ class TransactionFeature(Feature):
             for each in self._producers.members(group)
             if each.peer.is_open
             and each.notify is not None
-            # Anybody may join a group that produces, and see half messages if it may send them.
+            # Any client may join a producer group; only those that may send to the topic may see its half
+            # messages.
             and is_permitted(self._authorizer, Send(each.principal, topic))
         ]
         if not producers:
@@ -326,7 +327,7 @@ class TransactionFeature(Feature):
 
 
 class SendingFeature(Feature):
-    """Stores what clients send: messages, messages sent back, and replies."""
+    """Stores messages from clients: sends, messages sent back, and replies."""
 
     def __init__(self, base: Base, groups: GroupFeature, transactions: TransactionFeature) -> None:
         config, machine, files = base.config, base.machine, base.files
@@ -385,7 +386,7 @@ class ReadingFeature(Feature):
 
 
 class DelayFeature(Feature):
-    """Delivers messages when they are due; a master that asks its slaves first waits for their answers."""
+    """Delivers due messages; a master that asks its slaves first waits for their answers."""
 
     def __init__(self, base: Base) -> None:
         config, files, kernel = base.config, base.files, base.kernel
@@ -397,16 +398,15 @@ class DelayFeature(Feature):
         self.services = [self.requests]
 
     def close(self) -> None:
-        """Finish what is being delivered."""
+        """Finish the delivery under way."""
         self.timers.close()
 
 
 class PopFeature(Feature):
     """Serves the pops of all groups.
 
-    taking      positions: which messages are next
-    popping     check points: messages become invisible        acknowledging    … and are done
-    reviving    … or visible again, when they are due
+    taking positions: which messages are next popping check points: messages become invisible acknowledging …
+    and are done reviving … or visible again, when they are due
     """
 
     def __init__(self, base: Base, groups: GroupFeature, redelivery: Redelivery) -> None:
@@ -432,7 +432,7 @@ class PopFeature(Feature):
         offsets.observe_removal(ordering.group_removed)
         name, waits = config.broker_name, pop.journal.must_wait
         acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight, ordering)
-        #: What a slave hands out while it acts; None at a master.
+        #: The deliveries of a slave while it acts; None at a master.
         self.at_slave: PopsAtSlave | None = None
         if slave is not None:
             self.at_slave = PopsAtSlave(
@@ -442,11 +442,11 @@ class PopFeature(Feature):
         acks = AckMessage(acking, waits_for_disk=waits)
         self.services, self.batch_services = [pops, acks], [acks]
         self.listeners = [self.popping]
-        # What a slave has to do also depends on time, on other brokers, and on its other parts.
+        # A slave's work also depends on time, on other brokers, and on its other parts.
         self.hooks = Hooks(settle=[self.settle] if slave is not None else [])
 
     def settle(self) -> None:
-        """Commit what was popped, once that is on the disk; the rest after everybody else was served."""
+        """Commit pops that are on the disk, some at a time; the rest follows after other work."""
         if self.at_slave is not None:
             self.at_slave.settle()
         if self.taking.settle():
@@ -455,11 +455,11 @@ class PopFeature(Feature):
             self._store.when_changed(self.settle)
 
     def close(self) -> None:
-        """Commit everything that was popped: the log is flushed for that, waiting for the disk."""
+        """Commit all pops; for that the log is flushed, which waits for the disk."""
         try:
             self._store.flush()
         except StoreError as error:
-            log.error("what was popped is committed at the next start", reason=str(error))
+            log.error("pops are committed at the next start", reason=str(error))
         else:
             while self.taking.settle():
                 pass
@@ -500,7 +500,7 @@ class ClusterFeature(Feature):
             kernel.clock,
             OffsetExchanges(peers),
         )
-        #: Built before the services of Kafka's groups, which drop the groups that others coordinate now.
+        #: Built before the services of Kafka's groups, which drop groups that others coordinate now.
         self.copies = GroupCopies(peers.view, kernel.clock)
         self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, peers.ask)
         self.load = GroupLoad(peers)
@@ -536,7 +536,7 @@ class ClusterFeature(Feature):
 
 
 class SlaveFeature(Feature):
-    """Serves a master's slaves, or limits what a slave serves."""
+    """Serves a master's slaves, or limits the services of a slave."""
 
     def __init__(
         self, base: Base, transactions: TransactionFeature, delays: DelayFeature, pop: PopFeature
@@ -550,7 +550,7 @@ class SlaveFeature(Feature):
             stalled.append(progress.stalled)
             transactions.requests.before_end = progress.look_for_stall
         slave = replication.slave
-        #: What a slave answers itself; None in a master.
+        #: The requests that a slave answers itself; None in a master.
         self.requests: SlaveRequests | None = None
         if slave is not None and pop.at_slave is not None:
             self.requests = SlaveRequests(
@@ -578,7 +578,7 @@ class UpkeepFeature(Feature):
         persistence = Persistence(base.files, base.kernel)
         requests = CleaningRequests(base.files, base.offsets, self.old_files, base.responder.answer)
         self.services = [requests]
-        # What a slave has to write depends on other brokers, too.
+        # A slave's files also depend on other brokers.
         settle = [persistence.look] if base.config.is_slave else []
         self.hooks = Hooks(settle=settle, ticked=[persistence.look, self.old_files.look])
 

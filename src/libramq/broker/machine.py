@@ -1,6 +1,4 @@
-"""The machine of a broker: the clock, file system and randomness that its process is given, real or
-simulated.
-"""
+"""The machine of a broker: the clock, file system and randomness of its process, real or simulated."""
 
 import random
 from typing import NamedTuple

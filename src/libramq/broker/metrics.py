@@ -1,4 +1,4 @@
-"""The metrics of a broker for Prometheus: their names and labels, which groups get time series of their own,
+"""The metrics of a broker for Prometheus: their names and labels, which groups have their own time series,
 and how they are sampled.
 
 Metrics that Apache's broker has keep Apache's names (BrokerMetricsConstant.java); others begin with libra_.
@@ -19,18 +19,18 @@ from prometheus_client.registry import Collector
 from libramq.broker.request_latency import BOUNDS_MS, Answered, RequestLatency, Times
 from libramq.groups.rebalance_event import QueueMove, Reason, RebalanceEvent
 
-#: Ours: how many groups have their own time series, some 40 each; all others share OTHERS.
+#: Ours: groups with their own time series, some 40 each; all others share OTHERS.
 GROUPS_MAX: Final = 500
 #: No group can have this name.
 OTHERS: Final = "(others)"
 #: Ours: from imperceptible to the pauses of Apache's broker on a bad day.
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 60.0)
 _FLUSH_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-#: Ours: lags of a group in a topic that have their own time series; further topics share OTHERS.
+#: Ours: lags of a group in a topic with their own time series; further topics share OTHERS.
 LAGS_MAX: Final = 2_000
 _GROUP: Final = "consumer_group"
 
-#: What is shown of a sample.
+#: Metrics of a sample, by its keys.
 TOTALS: Final = {
     "messages_in": ("rocketmq_messages_in_total", "Messages stored."),
     "messages_out": ("rocketmq_messages_out_total", "Messages read."),
@@ -51,7 +51,7 @@ VALUES: Final = {
     "log_bytes": ("rocketmq_storage_size", "Bytes of the commit log."),
     "unflushed_bytes": (
         "rocketmq_storage_flush_behind_bytes",
-        "Bytes of it that are not known to be on the disk.",
+        "Bytes of the commit log not known to be on the disk.",
     ),
     "kept_ms": (
         "rocketmq_storage_message_reserve_time",
@@ -62,14 +62,14 @@ VALUES: Final = {
 }
 _REFUSED: Final = (
     "libra_connections_refused_total",
-    "Clients' connections that were refused, or ended, for a limit.",
+    "Client connections refused or closed because of a limit.",
     ("limit",),
 )
 _FLUSHES: Final = (
     "libra_flush_seconds",
     "How long a flush of the commit log took, with the wait for its thread.",
 )
-#: What is shown of a `RebalanceEvent` and its `QueueMove`s, by their field.
+#: Metrics of a `RebalanceEvent` and its `QueueMove`s, by their fields.
 _COUNTS: Final = {
     "moved": ("libra_group_queues_moved_total", "Queues that changed hands."),
     "minimum": ("libra_group_queues_moved_minimum_total", "Queues that had to change hands."),
@@ -110,15 +110,15 @@ _TIMES: Final = {
 }
 _UNKNOWN: Final = (
     "libra_group_rebalances_redelivered_unknown_total",
-    "Rebalances without a known such bound.",
+    "Rebalances without a known upper bound.",
     (_GROUP,),
 )
 _REBALANCES: Final = ("libra_group_rebalances_total", "Changes of a group, by reason.", (_GROUP, "reason"))
-_DIAGNOSES: Final = ("libra_group_diagnosis", "1 while this is wrong with the group.", (_GROUP, "kind"))
+_DIAGNOSES: Final = ("libra_group_diagnosis", "1 while the group has this problem.", (_GROUP, "kind"))
 
 
 class TopicLag(NamedTuple):
-    """The lag of a group in a topic. messages: None: unknown; age_ms: of the oldest, None: unknown."""
+    """The lag of a group in a topic. messages: None: unknown; age_ms: of the oldest one; None: unknown."""
 
     group: str
     topic: str
@@ -170,11 +170,11 @@ FAMILIES: Final = (LAG, LAG_LATENCY, RETRIES, DEAD_LETTERS, REFUSED_SENDS, RPC_L
 
 
 class Snapshots(Collector):
-    """Families whose values are replaced as a whole. Whoever reads them, on another thread, makes them."""
+    """Families whose values are replaced as a whole. The reading thread builds them."""
 
     def __init__(self) -> None:
         self._current: dict[Family, Collection[tuple[Sequence[str], float]]] = {}
-        #: Of the answers; None: nobody counts them.
+        #: Of the answers; None: not counted.
         self.latency: RequestLatency | None = None
 
     def describe(self) -> Iterable[Any]:
@@ -191,7 +191,7 @@ class Snapshots(Collector):
             yield _distributions(RPC_LATENCY, self.latency.times())
 
     def replace(self, family: Family, values: Collection[tuple[Sequence[str], float]]) -> None:
-        """Replace a family's values, each with its labels; they do not change any more."""
+        """Replace a family's values, each with its labels; they must not change afterwards."""
         self._current[family] = values
 
 
@@ -243,7 +243,7 @@ class Metrics:
         if event.member_count is not None:
             self._states["member_count"].labels(group).set(event.member_count)
         if event.kind == "started":
-            # With 0: Prometheus sees no increase where a series begins.
+            # Start at 0: Prometheus sees no increase when a series begins.
             self._times["pause_ms"].labels(group)
             self._rebalances.labels(group, Reason.PROCESSING_TIMEOUT.value)
             self._rebalances.labels(group, event.reason or "").inc()
@@ -298,7 +298,7 @@ class Metrics:
         self._flushes.observe(took_ms / 1000)
 
     def observe(self, latency: RequestLatency) -> None:
-        """Show what is known of answers from now on."""
+        """Publish the latencies of answers from now on."""
         self._snapshots.latency = latency
 
     def progress(self, lags: Iterable[TopicLag], unowned: Mapping[str, int]) -> None:
@@ -319,7 +319,7 @@ class Metrics:
             self._states["member_count"].labels(group).set(0)
             self._states["unowned"].labels(group).set(queues)
         present = {group for group, _ in messages}
-        for group in self._ownerless - present:  # It was deleted.
+        for group in self._ownerless - present:  # The group was deleted.
             self._states["unowned"].labels(group).set(0)
         self._ownerless = set(ownerless)
 
@@ -333,10 +333,10 @@ class Metrics:
         self._snapshots.replace(RETRIES, waiting.items())
 
     def dead_letters(self, counts: Iterable[tuple[str, int]]) -> None:
-        """Set how many dead letters each group ever had here.
+        """Set how many dead letters each group has ever had here.
 
-        A group with other time series has 0, since Prometheus sees no increase where a series begins. Idle
-        groups have no series: they would use up `GROUPS_MAX`.
+        A group with other time series starts at 0, because Prometheus sees no increase when a series begins.
+        Idle groups have no series, which would use up `GROUPS_MAX`.
         """
         dead: Sums[tuple[str]] = Sums()
         for group, count in counts:
@@ -359,11 +359,11 @@ class Metrics:
 
 
 def _by_age(age_ms: float) -> float:
-    """Return by what the greatest age is found: unknown ones are greater than 0 alone."""
+    """Return the key for the greatest age: an unknown age exceeds only 0."""
     return 0.5 if isnan(age_ms) else age_ms
 
 
 def _together(one: float, other: float) -> float:
-    """Return the sum of two lags; of what is known, but unknown rather than 0."""
+    """Return the sum of the known lags; if that is 0 and one is unknown, unknown."""
     known = sum(each for each in (one, other) if not isnan(each))
     return nan if known == 0 and (isnan(one) or isnan(other)) else known

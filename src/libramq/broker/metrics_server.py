@@ -1,8 +1,8 @@
 """The metrics server: metrics over HTTP (metricsPromExporterPort), and whether the broker is ready; how many
 connections it accepts, and how long an HTTP request may be.
 
-A thread encodes them, so that no reader delays the broker. The module is imported only by brokers that serve
-metrics.
+A thread encodes the metrics, so that no reader delays the broker. The module is imported only by brokers that
+serve metrics.
 """
 
 import email.parser
@@ -35,16 +35,16 @@ from libramq.transport.tls import TlsByFirstByte
 
 log = get_logger(__name__)
 
-#: Ours: Prometheus keeps one for each of its servers. Nobody authenticates here, so the oldest of the address
-#: with most makes room, and whoever keeps all of them only ends its own.
+#: Ours: each Prometheus server keeps one connection. There is no authentication here, so the oldest
+#: connection of the address with the most is closed; a client that opens all of them only ends its own.
 CONNECTIONS_MAX: Final = 128
 #: Ours: a scraper sends some 300 bytes.
 HEAD_BYTES_MAX: Final = 16 * 1024
-#: Ours: how often the lag of all groups is looked at; 50,000 queues take 0.2 s of that.
+#: Ours: how often the lag of all groups is computed; 50,000 queues take 0.2 s of that.
 LAG_MS: Final = 5_000
-#: Ours: groups that are named in the log at once; after a start, 4,500 took 0.14 s of one turn.
+#: Ours: groups named in the log at once; after a start, 4,500 took 0.14 s of one turn.
 LOGGED_MAX: Final = 20
-#: A line may end without a carriage return, says RFC 9112, 2.2.
+#: RFC 9112, 2.2: a line may end without a carriage return.
 _END: Final = re.compile(rb"\r?\n\r?\n")
 _END_BYTES_MAX: Final = 4
 _LINE_END: Final = re.compile(r"\r?\n")
@@ -58,11 +58,11 @@ class HeadReader:
 
     @property
     def partial_bytes(self) -> int:
-        """Return how many bytes of an unfinished head are held."""
+        """Return the size of an unfinished head, in bytes."""
         return len(self._partial)
 
     def receive(self, data: bytes) -> list[bytes]:
-        """Take the bytes that arrived; return the heads that are whole now."""
+        """Take the bytes that arrived; return the heads that are now complete."""
         heads, begin = [], 0
         search_from = max(0, len(self._partial) - _END_BYTES_MAX + 1)  # The rest has no end.
         data = self._partial + data
@@ -113,10 +113,10 @@ def respond(app: Any, head: bytes) -> tuple[bytes, bool]:
     started: list[Any] = []
     try:
         body = b"".join(app(environment, lambda *answer: started.extend(answer)))
-    except Exception as error:  # It parses what a client sent.
+    except Exception as error:  # It parses the client's input.
         log.warning("metrics could not be encoded", exc_info=error)
         return _encoded("500 Internal Server Error", [], b""), True
-    # The answer to HEAD has a body here, which its client does not expect.
+    # For HEAD, the response wrongly has a body, which the client does not expect: close the connection.
     wishes = {wish.strip().lower() for wish in ",".join(headers.get_all("Connection", [])).split(",")}
     is_last = version != "HTTP/1.1" or "close" in wishes or method == "HEAD"
     status, answer_headers = started
@@ -124,7 +124,7 @@ def respond(app: Any, head: bytes) -> tuple[bytes, bool]:
 
 
 def _understood(accept: str | None) -> str | None:
-    """Return an Accept header; None if a version in it is no number."""
+    """Return an Accept header; None if a version in it is not a number."""
     try:
         choose_encoder(accept or "")
     except TypeError:
@@ -149,7 +149,7 @@ class MetricsServer:
         self._looking_since_ms: MonotonicMs | None = None
         self._is_looking = False
         self._earliest = -1, -1
-        #: What groups without members had committed, and those of them for which messages wait.
+        #: The commits of groups without members, and those of these groups that have messages waiting.
         self._committed: dict[str, int] = {}
         self._deserted: dict[str, int] = {}
         self.not_ready: str | None = "it has just started"
@@ -197,17 +197,17 @@ class MetricsServer:
         self._metrics.record(event)
 
     def _application(self) -> Any:
-        """Return what answers: /live, /ready, and the metrics at /metrics and /."""
+        """Return the WSGI application: /live, /ready, and the metrics at /metrics and /."""
         metrics = make_wsgi_app(self.registry)
 
         def application(environment: Any, start_response: Any) -> Any:
             path = environment["PATH_INFO"]
             if path in ("/metrics", "/"):
                 return metrics(environment, start_response)
-            if path not in ("/live", "/ready"):  # A probe of a mistyped path would succeed for ever.
+            if path not in ("/live", "/ready"):  # Otherwise a probe of a mistyped path would succeed forever.
                 start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
                 return [b"there are /metrics, /live and /ready\n"]
-            # The loop has taken the request: it lives.
+            # The loop has taken the request, so it is alive.
             reason = self.not_ready if path == "/ready" else None
             status = "200 OK" if reason is None else "503 Service Unavailable"
             start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
@@ -220,12 +220,12 @@ class MetricsServer:
     ) -> None:
         """Set the broker's current values; called each second. refused: connections, by limit."""
         store, wall_ms = broker.store.statistics(), int(broker.kernel.clock.wall_ms())
-        if self._earliest[0] != store.min_physical_offset or self._earliest[1] <= 0:  # It reads the disk.
+        if self._earliest[0] != store.min_physical_offset or self._earliest[1] <= 0:  # This reads the disk.
             self._earliest = store.min_physical_offset, broker.store.earliest_log_time()
         earliest_ms = self._earliest[1]
         now_ms = broker.kernel.clock.monotonic_ms()
         refusal = None
-        if not broker.store.config.is_copy:  # A slave stores what its master has taken.
+        if not broker.store.config.is_copy:  # A slave stores whatever its master has accepted.
             refusal = broker.sends.sending.disk_space.refusal(now_ms)
         refusal = refusal or store.failure
         diagnoses = {group: set(kinds) for group, kinds in broker.members.health.kinds().items()}
@@ -254,7 +254,7 @@ class MetricsServer:
         self._look(broker)
 
     def _look(self, broker: Broker) -> None:
-        """Begin to look at the lag of all groups, if it is time."""
+        """Begin to compute the lag of all groups, if it is time."""
         now_ms = broker.kernel.clock.monotonic_ms()
         since_ms = self._looking_since_ms
         if self._is_looking or (since_ms is not None and now_ms - since_ms < LAG_MS):
@@ -278,7 +278,7 @@ class MetricsServer:
         )
 
     def _took(self, found: Mapping[str, GroupProgress], wall_ms: int) -> None:
-        """Take the progress of all groups."""
+        """Publish the progress of all groups."""
         self._metrics.progress(
             (
                 TopicLag(group, topic, lag.messages, _age_ms(lag, wall_ms))
@@ -287,7 +287,7 @@ class MetricsServer:
             ),
             {group: each.queue_count for group, each in found.items() if not each.has_members},
         )
-        # Whoever commits and is no member reads queues that it chose itself.
+        # A client that commits without being a member has chosen its queues itself.
         deserted = {
             group: each.messages
             for group, each in found.items()
@@ -322,7 +322,7 @@ def _retries(
     found: Mapping[str, GroupProgress],
     waiting: Mapping[str, Mapping[int, int]] | None,
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield how many messages of each group wait for another attempt: a while, and then for a handler."""
+    """Yield how many messages of each group wait for another attempt: for their delay, then for a handler."""
     for group in groups:
         lag = found[group].lags.get(retry_topic(group)) if group in found else None
         is_known = waiting is not None and (lag is None or lag.messages is not None)

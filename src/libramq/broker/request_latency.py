@@ -1,8 +1,9 @@
-"""The latency of requests by code, for metrics, from when each was taken up to its answer; when a request is
-logged as slow.
+"""The latency of requests by code, for metrics, from arrival to answer; and which requests are logged as
+slow.
 
-The wait for disk, slaves and name servers counts, and so do the turns of others between the steps of its
-work. A held pull or poll waits for messages, so its answers are counted apart, and are never slow.
+Waiting for the disk, for slaves and for name servers counts, and so do the turns of others between the steps
+of a request. A held pull or poll waits for messages, so its answers are counted separately, and are never
+slow.
 Upstream: RemotingMetricsManager.java.
 """
 
@@ -20,11 +21,11 @@ log = get_logger(__name__)
 
 #: RemotingMetricsManager.getMetricsView.
 BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
-#: Ours: clients give up after 3 s (Java's sends), and nobody waits for one second without asking why.
+#: Ours: clients give up after 3 s (Java's sends), and users notice a delay of one second.
 SLOW_MS: Final = 1_000
-#: Ours: a line a second; where the disk stalls, every request is slow.
+#: Ours: one line a second, because every request is slow if the disk stalls.
 LOG_MS: Final = 1_000
-#: Codes that no request has are counted together: anybody may send any number.
+#: Invalid codes are counted together, because a client may send any number.
 UNKNOWN: Final = "unknown"
 _REQUESTS: Final = {code.value: code.name.lower() for code in RequestCode}
 _RESPONSES: Final = {code.value: code.name.lower() for code in ResponseCode}
@@ -33,7 +34,7 @@ _GROUPS: Final = ("consumerGroup", "group", "lbGroup", "producerGroup", "a")
 _SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
-#: Messages that are stored, if less safely than they were to be.
+#: Messages that are stored, though less safely than requested.
 _STORED: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -44,7 +45,7 @@ _STORED: Final = frozenset(
 )
 
 
-#: What sends are refused with most.
+#: The most frequent codes of refused sends.
 _REFUSALS: Final = (
     ResponseCode.SYSTEM_ERROR,
     ResponseCode.SYSTEM_BUSY,
@@ -56,7 +57,7 @@ _REFUSALS: Final = (
 
 
 class Answered(NamedTuple):
-    """The kind of an answer: what was requested and answered, and whether the request was held."""
+    """The kind of an answer: its request and response codes, and whether the request was held."""
 
     request: str
     response: str
@@ -65,7 +66,7 @@ class Answered(NamedTuple):
 
 @dataclass(slots=True)
 class Times:
-    """The answers that took up to each bound, and longer than all of them, and their time together."""
+    """The number of answers up to each bound and beyond the last, and their total time."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
     sum_ms: int = 0
@@ -77,7 +78,7 @@ class Times:
 
 
 class RequestLatency:
-    """The latencies since the start. Written on the loop's thread; others read what grows only."""
+    """The latencies since the start. Written on the loop's thread; others read values that only grow."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -106,8 +107,9 @@ class RequestLatency:
         }
 
     def refused_sends(self) -> Mapping[str, int]:
-        """Return how many sends were refused, by code of the answer."""
-        refused = dict.fromkeys(map(_RESPONSES.__getitem__, _REFUSALS), 0)  # Increases are seen from 0 on.
+        """Return the number of refused sends, by response code."""
+        # Increases are visible only from 0 on.
+        refused = dict.fromkeys(map(_RESPONSES.__getitem__, _REFUSALS), 0)
         for (code, response, _), times in self._times.copy().items():
             if code in _SENDS and response not in _STORED:
                 name = _RESPONSES.get(response, UNKNOWN)

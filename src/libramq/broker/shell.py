@@ -1,5 +1,5 @@
-"""The broker's shell: its listening sockets (the VIP port's, too), connections, timers and threads; in which
-order they start and stop; what it reports if a start fails, or if its store directory is gone when it stops.
+"""The broker's shell: its listening sockets (including the VIP port), connections, timers and threads; the
+order of start and stop; and its reports if a start fails, or if its store directory is gone when it stops.
 
 The VIP port (listen port - 2) answers the same requests. Upstream: BrokerController.java.
 """
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: Ours: of slaves, of which a master has 16, and of those that have not proven to be one (64); the oldest of
-#: these make room.
+#: Ours: connections of slaves, of which a master has 16, and of unproven ones (64); the oldest of these make
+#: room.
 HA_CONNECTIONS_MAX: Final = 128
 #: Ours: how often metrics are sampled, if they are served.
 METRICS_MS: Final = 1_000
 
 
 class BrokerServer:
-    """A broker that listens on sockets. encryption: by default that of its configuration."""
+    """A broker that listens on sockets. encryption: by default, as configured."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class BrokerServer:
         self._filesystem = filesystem
         self._random = randomness or random.Random()
         self._servers: list[Server] = []
-        #: Of clients, of all protocols; slaves and readers of metrics are counted apart.
+        #: Clients' connections of all protocols; slaves and readers of metrics are counted separately.
         self._census = Census(config.connection_limits)
         self._listening: asyncio.Task[None] | None = None
         self._has_listened = asyncio.Event()
@@ -101,10 +101,10 @@ class BrokerServer:
         is_allowed: Callable[[str], bool] = lambda _: True,
         census: Census | None = None,
     ) -> Server:
-        """Return a server of another protocol, once started, encrypted as the broker's own.
+        """Return a server of another protocol, once started, with the broker's encryption.
 
-        census: of its connections, if they are not counted with those of clients. The caller
-        has to close it before `stop`. See `tests/stranger`.
+        census: counts its connections, unless they are counted with clients'. The caller must close the
+        server before `stop`. See `tests/stranger`.
         """
         assert self._performer is not None, "the broker has not started"
         return Server(
@@ -117,7 +117,7 @@ class BrokerServer:
         )
 
     def call(self, work: Callable[[], None]) -> None:
-        """Do something at the started broker, and perform what follows from it."""
+        """Do something at the started broker, and perform its effects."""
         assert self._performer is not None, "the broker has not started"
         work()
         self._performer.follow()
@@ -155,7 +155,7 @@ class BrokerServer:
             if self._metrics is not None:
                 await self._metrics.start(self._performer, self._broker)
                 self._sample_metrics()
-        except BaseException:  # Whatever it is: a store that stays open stays locked.
+        except BaseException:  # In any case: a store that stays open stays locked.
             await self.stop()
             raise
 
@@ -191,7 +191,8 @@ class BrokerServer:
     async def _wait_started(self) -> None:
         """Wait until the broker listens and is registered; silent name servers are not awaited for long.
 
-        Listening has no deadline: what it waits for has (`StartUp`), and a busy machine may take its time.
+        Listening has no deadline: the conditions it waits for have one (`StartUp`), and a busy machine may
+        take its time.
         """
         await self._has_listened.wait()
         try:
@@ -267,7 +268,7 @@ class BrokerServer:
 
 
 def _fetch_name_servers(url: str) -> tuple[str, ...]:
-    """Return the name servers on a page; it blocks. Few brokers need it, and urllib takes 20 ms to load."""
+    """Return the name servers on a page; blocks. Few brokers need it, and urllib takes 20 ms to load."""
     from libramq.transport.name_server_lookup import fetch
 
     return fetch(url)

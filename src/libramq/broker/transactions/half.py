@@ -4,7 +4,7 @@
     renewed     copied to the end of the half topic, each time its producer is asked
     committed   in its real topic, with its half message's place in the log
     ended       an operation message in the op topic: the offset of the half message, "12,"
-    discarded   in TRANS_CHECK_MAX_TIME_TOPIC, when nobody could say what became of it
+    discarded   in TRANS_CHECK_MAX_TIME_TOPIC, when no producer has ended it
 
 Upstream: TransactionalMessageBridge.java, EndTransactionProcessor.endMessageTransaction.
 """
