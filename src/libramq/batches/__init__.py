@@ -1,1 +1,1 @@
-"""Batches that are stored as one record, RocketMQ's and Kafka's: how single messages are found in them."""
+"""Batches stored as one record, RocketMQ's and Kafka's: how single messages are found in them."""

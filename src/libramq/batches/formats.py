@@ -1,7 +1,7 @@
 """Batches by format: how records that hold many messages, RocketMQ's or Kafka's, are recognised and
 unwrapped.
 
-Brokers without the codecs of `libramq[kafka]` can have Kafka's batches in their store, too.
+Brokers without the codecs of `libramq[kafka]` may also have Kafka's batches in their store.
 """
 
 from typing import Final
@@ -38,7 +38,7 @@ def is_packed(data: bytes, head: RecordHead) -> bool:
 
 
 def _is_kafkas(head: RecordHead) -> bool:
-    """Return whether a batch is Kafka's, in whatever format; it needs no codecs, unlike `is_kafka_batch`."""
+    """Return whether a batch is Kafka's, in any format; unlike `is_kafka_batch` it needs no codecs."""
     is_unwrapped_here = head.sys_flag & WRAPPED == INNER_BATCH
     return is_unwrapped_here and find_property(head.properties, _KAFKA_BATCH) is not None
 

@@ -1,16 +1,16 @@
-"""Kafka's batch as an inner batch: its bytes as they were produced, in one record of the log, and how other
-readers get single messages from it.
+"""Kafka's batch as an inner batch: the bytes as produced, in one record of the log, and how other readers
+unpack single messages from it.
 
     property KAFKA_BATCH 2     the body is a record batch of that format (`wire.kafka.record_batch`)
     INNER_NUM                  how many records it has
 
-Kafka's readers get the bytes back, with two fields of the header set. To others every record is a message,
-with the properties that it would have if it were stored by itself:
+Kafka's readers receive these bytes, with two header fields set. For others every record is a message, with
+the properties it would have if stored by itself:
 
     value           body; a null value is an empty body and the property __KAFKA_NULL
     key             KEYS, where it is plain text; else __KAFKA_KEY, in base64
-    headers         user properties of the same names and order, where they are plain text and no name comes
-                    twice; else __KAFKA_HEADERS, all of them, in base64
+    headers         user properties of the same names and order, if they are plain text and no name repeats;
+                    otherwise all of them in __KAFKA_HEADERS, in base64
     timestamp       born timestamp
 
 The mark of an idempotent producer is in protocols.kafka.idempotent_producers, and the way back in
@@ -36,24 +36,24 @@ FORMAT: Final = "2"
 _MARK: Final = KAFKA_BATCH.encode()
 _END: Final = p.PROPERTY_SEPARATOR.encode()
 _SET: Final = p.NAME_VALUE_SEPARATOR.encode()
-#: Ours: the mark of an idempotent producer (`protocols.kafka.idempotent_producers`), which is of the batch.
+#: Ours: the mark of an idempotent producer (`protocols.kafka.idempotent_producers`), a property of the batch.
 PRODUCER: Final = p.KAFKA_PRODUCER
 _ATTRIBUTES_LOW_AT: Final = 22
 _OF_THE_BATCH: Final = frozenset(name.encode() for name in (KAFKA_BATCH, p.INNER_NUM, p.INNER_BASE, PRODUCER))
 NULL: Final = "__KAFKA_NULL"
 KEY: Final = "__KAFKA_KEY"
 HEADERS: Final = "__KAFKA_HEADERS"
-#: A property's value is never empty, and this is no base64.
+#: A property's value cannot be empty; this is not valid base64.
 EMPTY: Final = "="
 _SEPARATORS: Final = frozenset((p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR, p.NUL))
-#: Names that mean something to a broker or client, besides the reserved ones.
+#: Names with a meaning to a broker or client, besides the reserved ones.
 MEANT: Final = p.RESERVED | {
     p.INNER_NUM, p.INNER_BASE, p.INNER_MULTI_DISPATCH, p.FORWARD_QUEUE_ID, p.REDIRECT,
     p.TRANSACTION_CHECK_TIMES,
     p.CHECK_IMMUNITY_TIME_IN_SECONDS,
 }  # fmt: skip
 _UTF_8_BYTES_MAX: Final = 4
-#: Room for what the broker adds: its region, cluster, the unique key, and the mark of an idempotent producer.
+#: Room for the broker's additions: region, cluster, the unique key, and the mark of an idempotent producer.
 PROPERTIES_BYTES_MAX: Final = p.PROPERTIES_BYTES_MAX - 1024
 
 

@@ -1,9 +1,9 @@
-"""The batch: how several messages of one topic are encoded in the body of one send, and how many it may have.
+"""The batch: how several messages of one topic are encoded in the body of one send, and how many it may hold.
 
     size (4) | magic 0 (4) | crc 0 (4) | flag (4) | body length (4) | body
     properties length (2) | properties
 
-Items follow each other. Magic and checksum are not used: the broker writes its own.
+Items are contiguous. Magic and checksum are not used: the broker writes its own.
 
 Upstream: common/message/MessageDecoder.encodeMessages, decodeMessages.
 """
@@ -19,13 +19,13 @@ from libramq.message.properties import PROPERTIES_BYTES_MAX
 ITEM_HEAD: Final = struct.Struct(">iIIii")
 _SIZE: Final = struct.Struct(">i")
 ITEM_BYTES_MIN: Final = 22
-#: From the bytes that are the likeliest to differ on: the lowest of the size, of the body's, ...
+#: Offsets in an item's head, those likeliest to differ first: the lowest byte of the size, of the body's, ...
 _HEAD_COLUMNS: Final = (3, 19, 2, 18, *range(4, 16), 1, 17, 0, 16)
-_SIZES: Final = struct.Struct(">i12xi")  # The item's and its body's.
-#: Ours: fewer items are decoded sooner one by one.
+_SIZES: Final = struct.Struct(">i12xi")  # The sizes of an item and its body.
+#: Ours: fewer items are decoded faster one by one.
 EVEN_ITEMS_MIN: Final = 8
-#: Ours: the response has 32 characters per message, in a header of at most 1 MiB; as many messages of 256
-#: bytes are 4 MiB.
+#: Ours: the response has 32 characters per message, in a header of at most 1 MiB; this many messages of 256
+#: bytes make 4 MiB.
 BATCH_ITEMS_MAX: Final = 16_384
 
 
@@ -60,7 +60,7 @@ def encode_batch_item(flag: int, body: bytes, properties: bytes) -> bytes:
 
 
 def has_more_items(data: bytes, count: int) -> bool:
-    """Return whether a batch has more than `count` items, by the sizes of the first ones alone."""
+    """Return whether a batch has more than `count` items, judging by their sizes alone."""
     if len(data) <= count * ITEM_BYTES_MIN:
         return False
     start = 0
@@ -71,7 +71,7 @@ def has_more_items(data: bytes, count: int) -> bool:
 
 
 def count_items(data: bytes, step: int) -> Generator[None, None, int]:
-    """Count items by their sizes alone, some at a time; RemoteProtocolError beyond BATCH_ITEMS_MAX."""
+    """Count items by size, with a yield after each `step`; RemoteProtocolError beyond BATCH_ITEMS_MAX."""
     count = start = 0
     while True:
         skipped, start = _skip_items(data, start, step)
@@ -84,9 +84,9 @@ def count_items(data: bytes, step: int) -> Generator[None, None, int]:
 
 
 def _skip_items(data: bytes, start: int, count_max: int) -> tuple[int, int]:
-    """Return how many of the next items were skipped, at most a number, and where they end.
+    """Skip at most `count_max` items; return how many, and where they end.
 
-    They are fewer, with others behind them, where an even run ends. An item takes 0.2 µs, one of those 0.02.
+    It may skip fewer, namely up to the end of an even run. An item takes 0.2 µs; one of an even run 0.02.
     """
     even = _even_run(data, start, count_max)
     if even is not None:
@@ -100,7 +100,7 @@ def _skip_items(data: bytes, start: int, count_max: int) -> tuple[int, int]:
 
 
 class _EvenRun(NamedTuple):
-    """Items that follow each other, and differ in nothing but the bytes of bodies and properties."""
+    """Contiguous items that differ only in the bytes of bodies and properties."""
 
     item_count: int
     end: int
@@ -110,9 +110,9 @@ class _EvenRun(NamedTuple):
 
 
 def _even_run(data: bytes, start: int, count_max: int, bytes_max: int = sys.maxsize) -> _EvenRun | None:
-    """Return the next items, up to a number and so many bytes; None if they are few, or no even run.
+    """Return the next items, within limits of number and bytes; None if they are few or differ in form.
 
-    A byte of all heads is compared in one step, by a slice with the items' size as its stride.
+    One step compares one byte of all heads, by a slice with the items' size as its stride.
     """
     if len(data) - start < ITEM_BYTES_MIN:
         return None
@@ -148,9 +148,9 @@ def iterate_batch(data: bytes) -> Iterator[BatchItem]:
 
 
 def decode_columns(data: bytes, start: int, count_max: int, bytes_max: int) -> tuple[BatchColumns, int]:
-    """Decode messages of a batch send from a position on, as `decode_items`, into columns.
+    """Decode messages of a batch send from a position on into columns, otherwise like `decode_items`.
 
-    Messages of one size, as many producers send them, are cut by one call: a third of the time.
+    One call cuts messages of one size, which many producers send, in a third of the time.
     """
     even = _even_run(data, start, count_max, bytes_max)
     if even is None:
@@ -165,8 +165,8 @@ def decode_columns(data: bytes, start: int, count_max: int, bytes_max: int) -> t
 def decode_properties(data: bytes, start: int, count_max: int) -> tuple[Sequence[bytes], int]:
     """Return the properties of messages of a batch send, and where the next message begins.
 
-    As `decode_items`, whose errors it raises, without the bodies: 0.1 µs a message where all are of one size,
-    else 0.3.
+    Like `decode_items`, with the same errors, but without the bodies: 0.1 µs a message where all are of one
+    size, else 0.3.
     """
     even = _even_run(data, start, count_max)
     if even is not None:
@@ -196,8 +196,8 @@ def decode_items(
 ) -> tuple[list[tuple[int, bytes, bytes]], int]:
     """Decode messages of a batch send from a position on; return them and where the next one begins.
 
-    They are at most so many, and none begins behind so many bytes. Each is flag, body and properties: without
-    a value for each, a message takes half of the time.
+    Decodes at most `count_max` messages that begin within `bytes_max`. Each is a plain tuple of flag, body
+    and properties, which halves the time per message.
     """
     length = len(data)
     unpack, head_bytes = ITEM_HEAD.unpack_from, ITEM_HEAD.size

@@ -1,4 +1,4 @@
-"""The checksum of a body: CRC-32, of which records keep the lower 31 bits.
+"""The checksum of a body: CRC-32, whose lower 31 bits are stored in records.
 
 libdeflate (the extra `speed`) computes it in a quarter of zlib's time for 1 KiB, and in half for 100 bytes.
 """

@@ -1,6 +1,5 @@
-"""The compressed body: which algorithms there are, how a body is compressed and decompressed, and how large
-it may become; one that cannot be decompressed is delivered as it is.
-
+"""The compressed body: the algorithms, compressing and decompressing a body, and the largest decompressed
+size; a body that cannot be decompressed is delivered as stored.
 zlib comes with Python. LZ4 (frame format) and ZSTD are imported when the first such body appears, so they are
 optional. The decompressed size is bounded before memory is allocated.
 
@@ -15,7 +14,7 @@ from libramq.errors import ConfigError, RemoteProtocolError, needs_extra
 from libramq.message import sys_flag as flags
 from libramq.message.message import MessageExt
 
-# A body is at most 4 MiB as stored (maxMessageSize); upstream does not bound its decompressed size: 16 times.
+# A stored body has at most 4 MiB (maxMessageSize). Upstream sets no bound; this allows a factor of 16.
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 ZLIB_LEVEL: Final = 5  # DefaultMQProducerImpl.java, zipCompressLevel
 
@@ -48,7 +47,7 @@ def decompress_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_BY
             raise RemoteProtocolError(f"a body compressed in an unknown way, {compression:#x}")
     except (ConfigError, RemoteProtocolError):
         raise
-    except Exception as failed:  # zlib.error, RuntimeError of lz4, ZstdError: none has a common parent.
+    except Exception as failed:  # zlib.error, lz4's RuntimeError and ZstdError have no common base class.
         raise RemoteProtocolError(f"a compressed body cannot be read: {failed}") from failed
     if len(plain) > bytes_max:
         raise RemoteProtocolError(f"a body of {len(body)} bytes unpacks to more than {bytes_max}")
@@ -56,14 +55,14 @@ def decompress_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_BY
 
 
 def decompress_or_keep(message: MessageExt) -> None:
-    """Decompress a pulled message's body; one that cannot be decompressed is delivered as it is stored.
+    """Decompress a pulled message's body, or deliver it as stored if it cannot be decompressed.
 
-    Any producer can send such a body. If it were refused, nobody would read its queue any more.
+    Any producer can send such a body. Refusing it would block its queue for all consumers.
     """
     try:
         message.body = decompress_body(message.body, message.sys_flag)
     except RemoteProtocolError as error:
-        from libramq.logs import get_logger  # Spark's tasks load it with the first such message only.
+        from libramq.logs import get_logger  # Imported lazily: most of Spark's tasks never need it.
 
         get_logger(__name__).error(
             "a message is delivered as it is stored: its body cannot be decompressed",

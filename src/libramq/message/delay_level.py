@@ -1,8 +1,7 @@
-"""Delay levels: how long a message of each level waits by default (messageDelayLevel), and how many levels
-there are.
+"""Delay levels: the default delay of each level (messageDelayLevel), and the number of levels.
 
-The property DELAY has the level: 1 is the first, and one above the last counts as the last. A broker may be
-configured with other delays (`broker/config.py`), of which clients know nothing.
+The property DELAY holds the level: the first is 1, and a higher level than the last counts as the last. A
+broker may be configured with other delays (`broker/config.py`), which clients do not know.
 Upstream: MessageStoreConfig.messageDelayLevel.
 """
 

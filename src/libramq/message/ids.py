@@ -1,6 +1,6 @@
-"""The two ids of a message: the offset id (where it is stored) and the unique id (its producer's): how each
-is made and read; and the handle by which a producer recalls a message that waits for its time.
-
+"""The two ids of a message: the offset id (its storage position) and the unique id (assigned by its
+producer): how each is encoded and decoded; and the handle by which a producer recalls a pending timer
+message.
     offset id   host address (4 or 16) | port (4) | physical offset (8)                 = 32 or 56 hex digits
     unique id   ip (4 or 16) | pid (2) | instance (4) | ms since the month began (4) | counter (2)
 
@@ -8,13 +8,13 @@ Both are upper-case hexadecimal. The broker answers a send with the offset id; c
 (property UNIQ_KEY) if there is one.
 
 The physical offset of an offset id is a place: where in the log the record begins, and in the bits from 48 on
-the number of the message in it if it is an inner batch. So each message of a batch has an id of its own;
-Apache's clients give all of a batch one id.
-
+The physical offset in an offset id is a place: the position of the record in the log and, from bit 48
+upwards, the number of the message within an inner batch. So each message of a batch has an id of its own;
+Apache's clients give all messages of a batch one id.
     recall handle   base64 of: v1 | topic | broker name | time in ms | unique id        with spaces between
 
 The broker answers the send of a timer message with it; the producer returns it with RECALL_MESSAGE.
-
+The broker returns it for the send of a timer message; the producer sends it back with RECALL_MESSAGE.
 Upstream: common/message/MessageDecoder.createMessageId, MessageClientIDSetter; RecallMessageHandle.java.
 """
 
@@ -32,7 +32,7 @@ from typing import Final, NamedTuple, Protocol
 from libramq.clock import Clock
 from libramq.errors import RemoteProtocolError
 
-HOST_V4_BYTES: Final = 8  # Four of address, four of port.
+HOST_V4_BYTES: Final = 8  # Four bytes of address, four of port.
 HOST_V6_BYTES: Final = 20
 OFFSET_ID_V4_LENGTH: Final = 32
 OFFSET_ID_V6_LENGTH: Final = 56
@@ -41,7 +41,7 @@ UNIQUE_ID_V6_LENGTH: Final = 56
 DAY_MS: Final = 86_400_000
 _COUNTS_PER_MS = 0x1_0000
 _VERSION: Final = "v1"
-#: Ours: a handle names a topic, a broker, a time and a message.
+#: Ours: room for a topic, a broker, a time and a message.
 HANDLE_BYTES_MAX: Final = 1024
 
 
@@ -80,14 +80,14 @@ def encode_offset_id(host: bytes, physical_offset: int) -> str:
 
 
 def encode_offset_ids(host: bytes, physical_offsets: Sequence[int]) -> str:
-    """Return the offset ids of records at one store host, with commas between them. 0.05 µs each."""
+    """Return the offset ids of records at one store host, separated by commas; 0.05 µs each."""
     text, offsets = _host_text(host), struct.pack(f">{len(physical_offsets)}q", *physical_offsets)
     return text + offsets.hex(",", 8).upper().replace(",", f",{text}") if offsets else ""
 
 
 @lru_cache(maxsize=64)
 def _host_text(host: bytes) -> str:
-    """Return a store host as in offset ids; a broker has one."""
+    """Return a store host as written in offset ids; a broker has only one."""
     return host.hex().upper()
 
 
@@ -99,13 +99,13 @@ def decode_offset_id(text: str) -> OffsetId:
         data = bytes.fromhex(text)
     except ValueError:
         raise RemoteProtocolError(f"{text!r} is not an offset id: not hexadecimal") from None
-    if len(data) * 2 != len(text):  # fromhex ignores white space.
+    if len(data) * 2 != len(text):  # bytes.fromhex ignores white space.
         raise RemoteProtocolError(f"{text!r} is not an offset id: not hexadecimal")
     return OffsetId(decode_host(data[:-8]), int.from_bytes(data[-8:], signed=True))
 
 
 class UniqueId(NamedTuple):
-    """The data in a unique id about its maker. pid: its lowest 16 bits."""
+    """The information in a unique id about its producer. pid: the lowest 16 bits."""
 
     ip: str
     pid: int
@@ -133,8 +133,9 @@ def _address_text(address: bytes) -> str:
 def born_ms(since_month_ms: int, seen_ms: int, zone: tzinfo | None = None) -> int:
     """Return the creation time of a unique id, given a later time at which it was seen.
 
-    Its month is in its maker's time zone: by default this machine's, as in Apache's tools
-    (getNearlyTimeFromID). The result may be up to a day after `seen_ms`, as clocks and zones differ.
+    The id counts from the start of a month in its producer's time zone; this machine's is the default, as in
+    Apache's tools (getNearlyTimeFromID). The result may be up to a day after `seen_ms`, as clocks and zones
+    differ.
     """
     seen = datetime.fromtimestamp(seen_ms // 1000, zone)
     this_month = _month_start_ms(seen.year, seen.month, zone)
@@ -157,17 +158,17 @@ class MessageIds(Protocol):
     """A source of unique ids for messages."""
 
     def __call__(self) -> str:
-        """Return the next one."""
+        """Return the next id."""
 
     def many(self, count: int) -> list[str]:
-        """Return the next ones."""
+        """Return the next ids."""
 
 
 class UniqueIdGenerator:
     """Generates unique ids; one per process, or per simulated process.
 
-    A call costs about half a microsecond. Ids stay unique when the clock stands still or goes back: their
-    time is then ahead of the clock.
+    A call costs about half a microsecond. Ids stay unique if the clock stands still or goes back: their time
+    then runs ahead of the clock.
     """
 
     def __init__(self, ip: str, pid: int, clock: Clock, randomness: random.Random) -> None:
@@ -182,7 +183,7 @@ class UniqueIdGenerator:
 
     def __call__(self) -> str:
         """Return the next unique id."""
-        wall_ms = int(self._wall_ms())  # An id has a part of a date in it.
+        wall_ms = int(self._wall_ms())  # An id contains part of a date.
         if wall_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = _month_around(wall_ms)
             self._time_ms = -1
@@ -201,7 +202,7 @@ class UniqueIdGenerator:
         """Return the next unique ids, each in less than a tenth of a call's time."""
         ids: list[str] = []
         while len(ids) < count:
-            ids.append(self())  # It reads the clock, and begins another millisecond where one is used up.
+            ids.append(self())  # Reads the clock, and moves to the next millisecond when one is used up.
             first = self._counter + 1
             rest = min(count - len(ids), self._left, _COUNTS_PER_MS - first)
             if rest:
@@ -214,37 +215,37 @@ class UniqueIdGenerator:
 
 
 def _month_around(wall_ms: int) -> tuple[int, int]:
-    """Return when the current month begins and ends, in local time, as tools that decode ids assume."""
+    """Return the start and end of the current month in local time, as tools that decode ids assume."""
     today = time.localtime(wall_ms // 1000)
     start = time.mktime((today.tm_year, today.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     end = time.mktime((today.tm_year, today.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))
     return int(start) * 1000, int(end) * 1000
 
 
-@lru_cache(maxsize=4096)  # Each takes 2 µs, and a copy of a stored message needs its producer's again.
+@lru_cache(maxsize=4096)  # Saves 2 µs each time a copy packs its producer's address again.
 def _pack_address(address: str) -> bytes:
     return ipaddress.ip_address(address.partition("%")[0]).packed
 
 
-#: Ours, of the offset: a log of 256 TiB; 15 bits are left for the number.
+#: Ours, for the offset: enough for a log of 256 TiB; 15 bits are left for the number.
 PLACE_BITS: Final = 48
 _PLACE_MASK: Final = (1 << PLACE_BITS) - 1
 
 
 def place_of(physical_offset: int, number: int) -> int:
-    """Return the place of a message, by its number within the batch at a physical offset."""
+    """Return the place of a message: the physical offset of its batch and its number within it."""
     return physical_offset | number << PLACE_BITS
 
 
 def split_place(place: int) -> tuple[int, int]:
-    """Return physical offset of the record, and number within it, of a message's place."""
+    """Return the physical offset of a place's record and the message's number within it."""
     return place & _PLACE_MASK, place >> PLACE_BITS
 
 
 def inner_offset_ids(first: str, count: int) -> list[str]:
-    """Return the offset message ids of a batch by that of its first message; none if that is no such id.
+    """Return the offset ids of a batch's messages, given that of the first; none if that is no such id.
 
-    One takes 0.05 µs: of the place, the last 16 digits, the number within the batch is the first four.
+    One takes 0.05 µs: the number within the batch is the first four of the place's 16 digits.
     """
     host, number, offset = first[:-16], first[-16:-12], first[-12:]
     if number != "0000" or not count:
@@ -254,12 +255,12 @@ def inner_offset_ids(first: str, count: int) -> list[str]:
 
 @lru_cache(maxsize=16)
 def _numbers(count: int) -> str:
-    """Return the numbers of a batch's messages as they are in ids; many batches have as many as fit."""
+    """Return the numbers of a batch's messages as written in ids; cached, as many batches are alike."""
     return struct.pack(f">{count}H", *range(count)).hex(",", 2).upper()
 
 
 class RecallHandle(NamedTuple):
-    """The handle by which a producer recalls a timer message. time_ms: in the message's slot."""
+    """The handle by which a producer recalls a timer message. time_ms: the message's slot time."""
 
     topic: str
     broker_name: str
@@ -272,7 +273,7 @@ class RecallHandle(NamedTuple):
 
 
 def decode_recall_handle(text: str) -> RecallHandle | None:
-    """Return a handle; None if it is none, or too long: cut short, it would name another message."""
+    """Decode a handle; None if it is invalid or too long, as a truncated one would name another message."""
     if len(text) > HANDLE_BYTES_MAX:
         return None
     try:

@@ -1,22 +1,19 @@
-"""The inner batch: one record of the log that stands for several messages of its queue; how these are found
-in it.
+"""The inner batch: one record of the log that holds several messages of its queue, and how to unpack it.
 
     queue offset 7, INNER_NUM 3, body: a │ b │ c     ─►     7: a    8: b    9: c
 
-Its system flag has INNER_BATCH. Only queues of batches have such records (`queue.type=BatchCQ`), and every
-record of theirs has the property INNER_BASE, its own queue offset: by that, a queue is built again from the
-log alone.
+Its system flag has INNER_BATCH. Only batch queues have such records (`queue.type=BatchCQ`). Every record in
+them has the property INNER_BASE, its own queue offset, so that the queue can be rebuilt from the log alone.
 
-A broker sends batches whole to clients that unwrap them (`decode_pulled`), and the first from before the
-offset that was pulled:
+A broker sends whole batches to clients that unwrap them (`decode_pulled`), so the first one may begin before
+the pulled offset:
 
     record: head │ body: item 7 │ item 8 │ item 9 │ topic, properties
               └──► one head for all of its messages ──► a message: that head, and its own body and properties
 
-A batch is checked once, by the checksum of its body; its items must add up to it, and to the number that it
-announces. What does not is delivered as it is stored, like a body that cannot be decompressed: the queue
-would otherwise stop at it for ever.
-
+A batch is checked once, by the checksum of its body; its items must add up to the body's size and to the
+number announced. A batch that does not is delivered as stored, like a body that cannot be decompressed,
+because the queue would otherwise be stuck there.
 Upstream: MessageSysFlag.INNER_BATCH_FLAG, MessageConst.PROPERTY_INNER_NUM, MessageDecoder.decodeMessage,
 PullAPIWrapper.processPullResult.
 """
@@ -41,16 +38,16 @@ from libramq.message.record import (
     peek_record,
 )
 
-#: A unit counts the messages of a batch in two bytes.
+#: A consume queue unit counts a batch's messages in two bytes.
 INNER_NUM_MAX: Final = 0x7FFF
 _NUM: Final = INNER_NUM.encode()
 _BASE: Final = INNER_BASE.encode()
-#: The bits of a batch's record that its messages do not have.
+#: System flag bits of a batch's record that its messages do not share.
 OF_A_BATCH: Final = flags.WRAPPED | flags.COMPRESSED | flags.COMPRESSION_MASK
 
 
 def message_count(head: RecordHead) -> int:
-    """Return how many messages a record stands for."""
+    """Return how many messages a record holds."""
     if not head.sys_flag & flags.INNER_BATCH:
         return 1
     text = find_property(head.properties, _NUM) or b""
@@ -59,17 +56,17 @@ def message_count(head: RecordHead) -> int:
 
 
 def is_of_batch_queue(head: RecordHead) -> bool:
-    """Return whether a record says that its queue is one of batches."""
+    """Return whether a record belongs to a batch queue."""
     return bool(head.sys_flag & flags.INNER_BATCH) or (
         _BASE in head.properties and find_property(head.properties, _BASE) == str(head.queue_offset).encode()
     )
 
 
 def unwrapped_items(data: bytes, head: RecordHead, numbers: Collection[int] | None = None) -> list[bytes]:
-    """Return a record for each message of a batch of RocketMQ's; StoreCorrupt if it cannot be read.
+    """Return a record for each message of a RocketMQ batch; StoreCorrupt if it cannot be read.
 
-    numbers: of the wanted messages, if not all are. If the batch does not match its checksum, none of them
-    matches its own: the receiver must know.
+    numbers: the wanted messages, or None for all. If the batch does not match its checksum, neither does any
+    of these records, so that the receiver notices.
     """
     decoded = decode_record(data)
     if decoded is None:
@@ -93,34 +90,34 @@ def unwrapped_items(data: bytes, head: RecordHead, numbers: Collection[int] | No
         for number, item in enumerate(iterate_batch(batch.body))
         if numbers is None or number in numbers
     ]
-    found = peek_record(data)  # The head may be one of a scan, with places in that one's window.
+    found = peek_record(data)  # The head may stem from a scan, whose positions refer to its own window.
     is_sound = found is None or has_good_crc(data, found)
     return records if is_sound else [*map(_as_damaged, records)]
 
 
 def _as_damaged(record: bytes) -> bytes:
-    """Return a record with a checksum that its body does not match."""
+    """Return a record with a checksum that does not match its body."""
     crc = int.from_bytes(record[8:12]) ^ 0x7FFF_FFFF
     return b"".join((record[:8], crc.to_bytes(4), record[12:]))
 
 
 class BatchFormat(NamedTuple):
-    """The form of batches: how their messages are found.
+    """The format of batches: how their messages are unpacked.
 
     unwrap: returns a record for each message of a batch's record; raises LibraError if it cannot be read.
-    is_packed: whether the messages are compressed, so that they may be of any size.
+    is_packed: returns whether the messages are compressed, so that they may be of any size.
     """
 
     unwrap: Callable[[bytes, RecordHead], list[bytes]]
     is_packed: Callable[[bytes, RecordHead], bool]
 
 
-#: RocketMQ's own, without those of other protocols.
+#: RocketMQ's own format; other protocols have theirs.
 ROCKETMQ: Final = BatchFormat(unwrapped_items, lambda _, head: bool(head.sys_flag & flags.COMPRESSED))
 
 
 class Items(NamedTuple):
-    """Some items of a batch that have one flag. number: of the first within the batch."""
+    """Items of a batch that share one flag. number: that of the first within the batch."""
 
     number: int
     flag: int
@@ -131,7 +128,7 @@ class Items(NamedTuple):
 def decode_pulled(
     data: bytes, offset: int, *, check_crc: bool, broker_name: str = "", added: Mapping[str, str] = NONE_ADDED
 ) -> list[MessageExt]:
-    """Decode all messages of a pull reply from the pulled offset on, as `decode_records`; batches too."""
+    """Decode a pull reply's messages from the pulled offset on, like `decode_records`, including batches."""
 
     def unwrap(record: bytes, start: int, messages: list[MessageExt]) -> int:
         try:
@@ -152,7 +149,7 @@ def decode_pulled(
 def _messages(
     data: bytes, start: int, head: RecordHead, first: int, broker_name: str, added: Mapping[str, str]
 ) -> list[MessageExt]:
-    """Return the messages of the batch in a record that begins there, from a number on."""
+    """Return a batch's messages from number `first` on; its record begins at `start`."""
     try:
         runs = list(items_of(data, head))
     except LibraError as error:
@@ -181,7 +178,7 @@ def items_of(data: bytes, head: RecordHead) -> Iterator[Items]:
     while start < body_end:
         (all_flags, bodies, properties), start = decode_columns(data, start, wanted, body_end - start)
         first, count = 0, len(all_flags)
-        while first < count:  # Nearly always once.
+        while first < count:  # One pass in nearly all cases.
             flag, end = all_flags[first], count
             if all_flags.count(flag) < count:  # Counting takes a tenth of the loop.
                 end = next((at for at in range(first, count) if all_flags[at] != flag), count)
@@ -196,7 +193,7 @@ def items_of(data: bytes, head: RecordHead) -> Iterator[Items]:
 
 
 def _head_of(data: bytes, start: int, head: RecordHead, flag: int) -> bytes:
-    """Return the head of a batch's messages that have this flag: see `IN_A_BATCH`."""
+    """Return the head shared by a batch's messages with this flag: see `IN_A_BATCH`."""
     stored = data[start : head.body_start]
     return b"".join((
         stored[:4], IN_A_BATCH, stored[8:16], (flag & 0xFFFF_FFFF).to_bytes(4), stored[20:36],
@@ -207,7 +204,7 @@ def _head_of(data: bytes, start: int, head: RecordHead, flag: int) -> bytes:
 def _as_stored(
     data: bytes, start: int, head: RecordHead, broker_name: str, error: LibraError
 ) -> list[MessageExt]:
-    from libramq.logs import get_logger  # As in `record`: loaded with the first such batch only.
+    from libramq.logs import get_logger  # Imported lazily, as in `record`.
 
     get_logger(__name__).error(
         "a batch is delivered as it is stored: its messages cannot be read",

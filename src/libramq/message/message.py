@@ -1,9 +1,8 @@
-"""The message: its fields as a producer sends it, as it is stored and received, and as handlers get it
+"""The message: its fields as a producer sends it, as it is stored and received, and as handlers receive it
 (copies); how large a body may be.
-
 `Message` is the producer's value. `MessageExt` is the same with everything that a broker knows about it; its
-byte form is the record in the commit log and in pull replies.
-
+`Message` is the producer's value. `MessageExt` adds everything a broker knows about it; its byte form is the
+record in the commit log and in pull replies.
 Upstream: common/message/Message.java, MessageExt.java.
 """
 
@@ -30,19 +29,19 @@ from libramq.message.record_head import (
 from libramq.message.sys_flag import COMPRESSED
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
-#: In place of a head's magic: it is the head of all messages of an inner batch. The offsets in it are the
-#: first message's; size, checksum and place of each are computed when they are read.
+#: Replaces the magic in a head shared by all messages of an inner batch. Its offsets are the first message's;
+#: size, checksum and place of each message are computed on demand.
 IN_A_BATCH: Final = bytes(4)
 _host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
 
 
-#: Makes a value of a body.
+#: Converts a body to a value.
 Deserializer = Callable[[bytes], Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """A deserializer that returns a value already made; unlike a closure it can be pickled."""
+    """A deserializer that returns an existing value; unlike a closure it can be pickled."""
 
     value: Any
 
@@ -55,10 +54,10 @@ class Known:
 class Message:
     """A message for a producer to send.
 
-    keys: one text or several, by which the message can be queried. properties: the user's own; names with a
+    keys: one string or several, by which the message can be queried. properties: the user's own; names with a
     meaning in RocketMQ are refused, except WAIT and the TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS
-    requests. At most one of these: delay_level: 0 for none, 1 (one second) to 18 (two hours); delay_ms:
-    how long after it is stored it is delivered; deliver_at: when, with its time zone.
+    requests. At most one of these delays delivery: delay_level: 0 for none, 1 (one second) to 18 (two hours);
+    delay_ms: from the time it is stored; deliver_at: a time with a time zone.
     """
 
     topic: str
@@ -73,7 +72,7 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Return whether it is delivered later than it is stored."""
+        """Return whether delivery is delayed."""
         return bool(
             self.delay_level
             or self.delay_ms
@@ -98,7 +97,7 @@ class Message:
 
 
 def snapshot(message: Message) -> Message:
-    """Return a valid message that stays as it is whatever happens to its body, keys and properties."""
+    """Return a valid message unaffected by later changes to the original's body, keys and properties."""
     if isinstance(message.body, bytes) and not message.properties and isinstance(message.keys, str | tuple):
         return message
     keys = message.keys if isinstance(message.keys, str) else tuple(message.keys)
@@ -106,16 +105,16 @@ def snapshot(message: Message) -> Message:
 
 
 class MessageExt:
-    """A message as stored and received: a view that decodes what is read, when it is read.
+    """A message as stored and received: a view that decodes its fields on first access.
 
-    A record's structure is checked on receipt, so nothing fails later; its hosts and properties are
-    decoded with the first look at them, and most are never looked at. Do not change it.
+    A record's structure is checked on receipt, so no access fails later. Hosts and properties are decoded
+    on first access, because most are never read. Do not change it.
     body is the producer's (decompressed); body_crc and store_size are those of the record.
     """
 
-    if not TYPE_CHECKING:  # `Received` has them.
+    if not TYPE_CHECKING:  # Declared in `Received`.
         __slots__ = ()
-    #: Its fields can be changed, as those of a dataclass that is not frozen.
+    #: Unhashable, as its fields can change, like a dataclass that is not frozen.
     __hash__ = None  # type: ignore[assignment]
     topic: str
     queue_offset: int
@@ -151,7 +150,7 @@ class MessageExt:
         body_crc: int,
         broker_name: str = "",
     ) -> "MessageExt":
-        """Return a message with these fields, as if it had been received: tests of handlers make them so."""
+        """Return a message with these fields, as if received; for tests of handlers."""
         head: RecordFields = (
             store_size, 0, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
             born_timestamp_ms, encode_host(born_host), store_timestamp_ms, encode_host(store_host),
@@ -171,7 +170,7 @@ class MessageExt:
         return all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
 
     def __ne__(self, other: object) -> bool:
-        return not self == other  # A Struct's own would compare identities.
+        return not self == other  # Struct's own `__ne__` would compare identities.
 
     @property
     def _fields(self) -> RecordFields:
@@ -184,7 +183,7 @@ class MessageExt:
         return head
 
     def _fields_in_batch(self, fields: RecordFields) -> RecordFields:
-        """Return the fields of one of a batch's messages, as if it had a record of its own."""
+        """Return the fields of one of a batch's messages as if it had its own record."""
         body, offset, topic_bytes = self.body, self.queue_offset, len(self.topic.encode())
         around_topic = 3 if topic_bytes <= TOPIC_V1_BYTES_MAX else 4
         size = HEADS[fields[7] & HOST_BITS].size + len(body) + around_topic + topic_bytes + len(self._stored)
@@ -196,28 +195,28 @@ class MessageExt:
 
     @property
     def queue_id(self) -> int:
-        """Return the number of its queue."""
+        """Return its queue id."""
         head = self._head
         return int.from_bytes(head[12:16], signed=True) if isinstance(head, bytes) else head[3]
 
     @property
     def physical_offset(self) -> int:
-        """Return where its record begins in the broker's log."""
+        """Return the position of its record in the broker's log."""
         return self._fields[6]
 
     @property
     def flag(self) -> int:
-        """Return the producer's own number."""
+        """Return the producer's flag."""
         return self._fields[4]
 
     @property
     def sys_flag(self) -> int:
-        """Return the bits of `message.sys_flag`."""
+        """Return its system flag: see `message.sys_flag`."""
         return self._fields[7]
 
     @property
     def born_timestamp_ms(self) -> int:
-        """Return when its producer sent it, by the producer's clock."""
+        """Return when its producer sent it, by the producer's clock (ms)."""
         return self._fields[8]
 
     @property
@@ -227,7 +226,7 @@ class MessageExt:
 
     @property
     def store_timestamp_ms(self) -> int:
-        """Return when it was stored, by the broker's clock."""
+        """Return when it was stored, by the broker's clock (ms)."""
         return self._fields[10]
 
     @property
@@ -237,7 +236,7 @@ class MessageExt:
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Return where the half message of its transaction is."""
+        """Return the position of its transaction's half message."""
         return self._fields[13]
 
     @property
@@ -262,7 +261,7 @@ class MessageExt:
         return self._properties
 
     def find_property(self, name: str) -> str | None:
-        """Return one property, or None. One that the receiver added is found without decoding the others."""
+        """Return one property, or None. One added by the receiver is found without decoding the others."""
         if self._properties is None:
             if name in self._added:
                 return self._added[name]
@@ -271,7 +270,7 @@ class MessageExt:
         return self.properties.get(name)
 
     def add_properties(self, added: Mapping[str, str]) -> None:
-        """Add properties that the receiver knows. The mapping is kept, and must not change."""
+        """Add properties known to the receiver. The mapping is kept, and must not change."""
         if self._properties is None and not self._added:
             self._added = added
         else:
@@ -279,22 +278,22 @@ class MessageExt:
 
     @property
     def popped_as(self) -> str | None:
-        """Return what the handles of all messages begin with that were popped together.
+        """Return the common beginning of the handles of all messages that were popped together.
 
-        None if it was not popped, or its properties were read since: they count then.
+        None if the message was not popped, or its properties were read since; then the property counts.
         """
         return self._popped_as if self._properties is None else None
 
     def name_popped(self, popped_as: str) -> None:
-        """Note the beginning of the handle, POP_CK, under which it was popped; its offset is the rest."""
+        """Note the beginning of the handle, POP_CK, under which it was popped; its offset completes it."""
         self._popped_as, self._popped_at = popped_as, self.queue_offset
         if self._properties is not None:
             self._properties[names.POP_CK] = f"{popped_as} {self._popped_at}"
 
     def as_stored(self) -> tuple[bytes, bytes, bytes] | None:
-        """Return head, body and properties as they are stored; None if that is no longer known.
+        """Return head, body and properties as stored, or None if they are no longer known.
 
-        Of a message of a batch the head is that of a record of its own, but for its magic.
+        For a message of a batch the head is that of its own record, except for the magic.
         """
         head = self._head
         if not isinstance(head, bytes) or self._properties is not None or head[SYS_FLAG_LOW_AT] & COMPRESSED:
@@ -305,7 +304,7 @@ class MessageExt:
         return head, self.body, self._stored
 
     def stored_again(self, properties: dict[str, str], queue_offset: int, physical_offset: int) -> None:
-        """Note that a copy with other properties is what counts now."""
+        """Adopt the properties and offsets of a stored copy."""
         self._properties = properties
         fields = self._fields
         self.queue_offset = queue_offset
@@ -329,26 +328,26 @@ class MessageExt:
 
     @property
     def offset_id(self) -> str:
-        """Return its storage position, as an id."""
+        """Return its storage position as an id."""
         return encode_offset_id(self._fields[11], self.physical_offset)
 
     @property
     def value(self) -> Any:
-        """Return the body as its consumer's `deserializer` makes it; raises what that raises.
+        """Return the body as converted by the consumer's `deserializer`; raises what that raises.
 
-        It is made when it is first read. Without a deserializer it is the body.
+        Converted on first access. Without a deserializer, the value is the body.
         """
         if self._deserializer is None:
             return self.body
         value = self.decoded_by(self._deserializer)
-        self._deserializer = Known(value)  # A second look at it finds the same object.
+        self._deserializer = Known(value)  # The next access returns the same object.
         return value
 
     def decoded_by(self, deserializer: Deserializer) -> Any:
-        """Return what a function makes of the body; an error of it gets a note that names the message."""
+        """Return the body as converted by a function; an exception gets a note that names the message."""
         try:
             return deserializer(self.body)
-        except (StopIteration, StopAsyncIteration) as error:  # It would end a loop as if all had been read.
+        except (StopIteration, StopAsyncIteration) as error:  # It would silently end the caller's loop.
             raise RuntimeError(f"the deserializer raised {error!r} for {self._named}") from error
         except Exception as error:
             error.add_note(f"while the body of {self._named} was deserialized")
@@ -361,27 +360,27 @@ class MessageExt:
 
     @property
     def message_id(self) -> str:
-        """Return the producer's id of the message, or its storage position (MessageClientExt.java)."""
+        """Return the producer's id of the message, or else its offset id (MessageClientExt.java)."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_id
 
 
-#: What two messages are compared by.
+#: The fields by which messages are compared.
 _FIELDS: Final = (
     "topic", "queue_id", "queue_offset", "physical_offset", "flag", "sys_flag", "born_timestamp_ms",
     "born_host", "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset", "body",
     "properties", "store_size", "body_crc", "broker_name",
 )  # fmt: skip
 NONE_ADDED: Final[Mapping[str, str]] = {}
-# msgspec accepts no base class with a constructor, so this one has none while `Received` is made.
+# msgspec accepts no base class with a constructor, so it is removed while `Received` is defined.
 _constructor: Final = MessageExt.__dict__["__new__"]
 del MessageExt.__new__
 
 
 class Received(MessageExt, msgspec.Struct, gc=False, eq=False):
-    """A message as it is made of a record.
+    """A message as decoded from a record.
 
-    One is made for every message that is pulled. A Struct is made in 0.05 µs, an ordinary object in 0.2; and
-    the garbage collector, which took a sixth of a consumer's time, never looks at these.
+    One is created for every pulled message. A Struct takes 0.05 µs, an ordinary object 0.2; and the garbage
+    collector, which took a sixth of a consumer's time, never scans these.
     """
 
     topic: str
@@ -389,12 +388,12 @@ class Received(MessageExt, msgspec.Struct, gc=False, eq=False):
     reconsume_times: int
     body: bytes
     broker_name: str
-    #: Its head as stored, until it is read; the properties as stored, and those that the receiver adds.
+    #: Its head as stored, until it is decoded; the stored properties, and those that the receiver adds.
     _head: RecordFields | bytes
     _stored: bytes
     _added: Mapping[str, str]
     _properties: dict[str, str] | None = None
-    #: The beginning of its handle, POP_CK, if it was popped; the rest is its offset, as it was popped.
+    #: The beginning of its handle, POP_CK, if it was popped; its offset at that time completes the handle.
     _popped_as: str | None = None
     _popped_at: int = 0
     _deserializer: Deserializer | None = None
@@ -404,7 +403,7 @@ MessageExt.__new__ = _constructor  # type: ignore[method-assign]
 
 
 def handed_out(messages: Iterable[MessageExt]) -> list[MessageExt]:
-    """Return copies of messages for a handler: nothing that it does to them changes these."""
+    """Return copies of messages for a handler, whose changes do not affect the originals."""
     copies: list[MessageExt] = [*map(_copy, messages)]
     for each in copies:
         if each._properties is not None:
@@ -413,7 +412,7 @@ def handed_out(messages: Iterable[MessageExt]) -> list[MessageExt]:
 
 
 def set_deserializer(messages: Iterable[MessageExt], deserializer: Deserializer) -> None:
-    """Have a function make the values of messages, when they are read."""
+    """Set the deserializer of messages; it is called when their values are first read."""
     for message in messages:
         message._deserializer = deserializer
 
@@ -422,7 +421,7 @@ _copy: Final = Received.__copy__  # type: ignore[attr-defined]
 
 
 def name_popped_together(messages: Iterable[MessageExt], popped_as: str) -> None:
-    """Name the messages of one check point, as `MessageExt.name_popped` does one."""
+    """Call `MessageExt.name_popped` for all messages of one check point."""
     for message in messages:
         message._popped_as, message._popped_at = popped_as, message.queue_offset
         if message._properties is not None:
@@ -430,14 +429,14 @@ def name_popped_together(messages: Iterable[MessageExt], popped_as: str) -> None
 
 
 def popped_offsets(messages: Iterable[MessageExt]) -> list[int]:
-    """Return the offsets of messages that were popped together, whatever was done to `queue_offset`."""
+    """Return the offsets at which messages were popped, regardless of changes to `queue_offset`."""
     return [message._popped_at for message in messages]
 
 
 def popped_together(messages: Sequence[MessageExt]) -> Iterator[tuple[str | None, Sequence[MessageExt]]]:
-    """Yield neighbours that were popped together, with their `popped_as`; None: of messages that have none.
+    """Yield runs of messages popped together, with their `popped_as`, or None for messages without one.
 
-    Messages are neighbours of one pop if they have the same text, and not an equal one: it names no topic.
+    Compares the strings by identity: equal handles may be of different topics, as they name none.
     """
     names_of = [each._popped_as if each._properties is None else None for each in messages]
     end = 0

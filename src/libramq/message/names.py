@@ -1,5 +1,5 @@
-"""The names of topics and groups: which are valid and how long, which are the system's own, and the names of
-retry and dead-letter topics.
+"""The names of topics and groups: which are valid and how long, which are reserved for the system, and the
+names of retry and dead-letter topics.
 
 Characters `[%|a-zA-Z0-9_-]`; a topic has at most 127 of them (255 for a group's retry and dead-letter topic),
 a group 120, so that its retry topic's name fits.
@@ -19,10 +19,10 @@ RETRY_OR_DLQ_TOPIC_LENGTH_MAX: Final = 255
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
-LIGHT_PREFIX: Final = "%LMQ%"  # MixAll.LMQ_PREFIX: light queues, and the groups that read them.
+LIGHT_PREFIX: Final = "%LMQ%"  # MixAll.LMQ_PREFIX: light queues and their groups.
 REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-#: TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX: by its route brokers find the others of their name.
+#: TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX: its route lists the other brokers of the same name.
 MEMBERS_TOPIC_PREFIX: Final = SYSTEM_TOPIC_PREFIX + "SYNC_BROKER_MEMBER_"
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
@@ -37,14 +37,14 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT_TOPIC: Final = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # TimerMessageStore: timer messages wait in its queue 0.
-REBALANCE_EVENTS_TOPIC: Final = "LIBRA_REBALANCE_EVENTS"  # Ours: the design's rebalance events.
+REBALANCE_EVENTS_TOPIC: Final = "LIBRA_REBALANCE_EVENTS"  # Ours: rebalance events.
 AUDIT_TOPIC: Final = "LIBRA_AUDIT"  # Ours: who changed what, and who was refused.
 REVIVE_TOPIC_PREFIX: Final = (
-    "rmq_sys_REVIVE_LOG_"  # PopAckConstants.REVIVE_TOPIC; the cluster's name follows.
+    "rmq_sys_REVIVE_LOG_"  # PopAckConstants.REVIVE_TOPIC; followed by the cluster's name.
 )
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"  # PopAckConstants.REVIVE_GROUP.
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"  # MixAll.CID_SYS_RMQ_TRANS.
-#: The broker's own groups: their offsets say how far transactions, and Apache's POP, are dealt with.
+#: The broker's own groups, whose offsets record the progress of transactions and of Apache's POP.
 OWN_GROUPS: Final = frozenset({REVIVE_GROUP, TRANSACTION_GROUP})
 
 SYSTEM_TOPICS: Final = frozenset({
@@ -61,11 +61,11 @@ SYSTEM_GROUPS: Final = frozenset({
     "SELF_TEST_C_GROUP", "SELF_TEST_P_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", TRANSACTION_GROUP,
 })  # fmt: skip
-#: MixAll.CID_RMQ_SYS_PREFIX; and ours, of tools that read.
+#: MixAll.CID_RMQ_SYS_PREFIX; and the prefix of LibraMQ's own tools.
 SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "LIBRA_")
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
-#: Of ASCII and Latin-1 (C0, DEL, C1): a terminal or a log that shows one obeys it.
+#: Control characters of ASCII and Latin-1 (C0, DEL, C1): terminals and log viewers interpret them.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -80,7 +80,7 @@ def validate_group(group: str) -> str:
 
 
 def has_controls(text: str) -> bool:
-    """Return whether a text that others get to see has control characters."""
+    """Return whether a text has control characters."""
     return _CONTROLS.search(text) is not None
 
 
@@ -105,12 +105,12 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_light(name: str) -> bool:
-    """Return whether a topic or group is a light one (LMQ): nobody creates it."""
+    """Return whether the topic or group is a light one (LMQ), which nobody has to create."""
     return name.startswith(LIGHT_PREFIX)
 
 
 def is_sendable(topic: str) -> bool:
-    """Return whether clients may send to the topic: not to those whose messages the broker trusts."""
+    """Return whether clients may send to the topic; the broker trusts the messages of some topics."""
     return topic not in NOT_ALLOWED_SEND_TOPICS and not topic.startswith(REVIVE_TOPIC_PREFIX)
 
 
@@ -122,13 +122,13 @@ def retry_topic(group: str) -> str:
 def pop_retry_topic(topic: str, group: str, *, is_new: bool = False) -> str:
     """Return the topic in which a group's unacknowledged messages of a topic become visible again.
 
-    is_new: under the name of version 2, which cannot be mistaken for another group's (KeyBuilder.java).
+    is_new: use the name of version 2, which is unambiguous (KeyBuilder.java).
     """
     return f"{RETRY_PREFIX}{group}{'+' if is_new else '_'}{topic}"
 
 
 def popped_topic(topic: str, group: str) -> str:
-    """Return the topic that a group pops if it gets messages from this one (KeyBuilder.parseNormalTopic)."""
+    """Return the topic popped by a group that receives messages of `topic` (KeyBuilder.parseNormalTopic)."""
     for mark in "_+":
         prefix = f"{RETRY_PREFIX}{group}{mark}"
         if topic.startswith(prefix):
@@ -139,8 +139,8 @@ def popped_topic(topic: str, group: str) -> str:
 def retry_group(topic: str, *, is_group: Callable[[str], bool], is_topic: Callable[[str], bool]) -> str:
     """Return the group of a retry topic, whether it pulls or pops (KeyBuilder.parseGroup).
 
-    The names that POP had first could be several groups'. Then it is the one with the longest name that
-    exists, with its topic. (Apache's broker takes group and topic for the name of one group.)
+    POP's first names are ambiguous. This picks the longest group name that exists together with the topic.
+    (Apache's broker takes the group and topic for the name of one group.)
     """
     name = topic.removeprefix(RETRY_PREFIX)
     group, mark, _ = name.partition("+")
@@ -154,17 +154,17 @@ def retry_group(topic: str, *, is_group: Callable[[str], bool], is_topic: Callab
 
 
 def pop_kind(topic: str) -> str:
-    """Return how replies and handles of POP tell topics apart: 0 a topic, 1 and 2 a retry topic."""
+    """Return a topic's kind as coded in replies and handles of POP: 0 normal, 1 or 2 retry (by version)."""
     if not topic.startswith(RETRY_PREFIX):
         return "0"
     return "2" if "+" in topic else "1"
 
 
 def groups_of(topics: Iterable[str], configured: Iterable[str] = ()) -> list[str]:
-    """Return the groups that brokers have configured, or that have a retry topic among these, sorted.
+    """Return the groups that brokers have configured or that have one of these retry topics, sorted.
 
-    Whoever may create topics can make one that is no group's: `%RETRY%` alone, or with too long a rest.
-    Groups that pop have others, for each topic (`pop_retry_topic`), which may outlive that.
+    A user who may create topics can create retry topics without a group: `%RETRY%` alone, or with too long a
+    name. Groups that pop also have retry topics for each topic (`pop_retry_topic`), which may outlive it.
     """
     topics, known = set(topics), set(configured)
     retried = {topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)}
@@ -175,12 +175,12 @@ def groups_of(topics: Iterable[str], configured: Iterable[str] = ()) -> list[str
 
 
 def is_system_group(group: str) -> bool:
-    """Return whether a group is a broker's own, or that of a tool."""
+    """Return whether a group is reserved for brokers or tools."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIXES)
 
 
 def _is_of_pop(name: str, groups: set[str], configured: set[str], topics: set[str]) -> bool:
-    """Return whether a retry topic's name is that of a group and of a topic that it pops, or popped."""
+    """Return whether a retry topic's name consists of a group and a topic that it pops, or popped."""
     parts = name.split("_")
     splits = [("_".join(parts[:split]), "_".join(parts[split:])) for split in range(1, len(parts))]
     return any(group in configured or (group in groups and topic in topics) for group, topic in splits)
@@ -202,7 +202,7 @@ def _topic_length_max(topic: str) -> int:
 
 
 def validate_name(noun: str, name: str, length_max: int = TOPIC_LENGTH_MAX) -> str:
-    """Return the name if it is as valid as a topic's; InvalidName, which begins with the noun, otherwise."""
+    """Return a name that is valid by the rules for topics; else raise InvalidName, naming the noun."""
     if not isinstance(name, str):
         raise InvalidName(f"the {noun} is a text, not {name!r}")
     if not name or name.isspace():

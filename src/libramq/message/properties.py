@@ -14,9 +14,9 @@ from typing import Final
 
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
-#: No property contains one: in the log, NULs mark a range that never reached the disk.
+#: Forbidden in properties: in the log, NULs mark a range that never reached the disk.
 NUL: Final = "\0"
-PROPERTIES_BYTES_MAX: Final = 32767  # Their length is an i16.
+PROPERTIES_BYTES_MAX: Final = 32767  # Their length is stored as an i16.
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -63,7 +63,7 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 FORWARD_QUEUE_ID: Final = "PROPERTY_FORWARD_QUEUE_ID"
 REDIRECT: Final = "REDIRECT"
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
-#: Ours: the mark of Kafka's idempotent producers (`protocols/kafka`); no producer of RocketMQ's may set it.
+#: Ours: the mark of Kafka's idempotent producers (`protocols/kafka`); RocketMQ's producers must not set it.
 KAFKA_PRODUCER: Final = "__KAFKA_PRODUCER"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
@@ -83,10 +83,11 @@ CRC32: Final = "__CRC32#"
 NO_SUBSCRIBER_SINCE: Final = "LIBRA_NO_SUBSCRIBER_SINCE"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
-#: Ours: what the handler of a dead letter raised last.
+#: Ours: the type of the last exception raised by a dead letter's handler.
 ERROR_TYPE: Final = "LIBRA_ERROR_TYPE"
+#: Ours: the text of that exception.
 ERROR_TEXT: Final = "LIBRA_ERROR_TEXT"
-#: Ours: the dead letter that this message was sent again from: `%DLQ%G:broker:queue:offset`.
+#: Ours: the dead letter from which this message was resent: `%DLQ%G:broker:queue:offset`.
 REPLAYED_FROM: Final = "LIBRA_REPLAYED_FROM"
 
 # MessageConst.STRING_HASH_SET: the names that putUserProperty refuses.
@@ -101,8 +102,8 @@ RESERVED: Final = frozenset({
     BORN_TIMESTAMP, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, CRC32,
 })  # fmt: skip
 
-# Message.java has setters for these; ours takes them as properties.
-#: A producer's ways to name the time of a timer message.
+# Message.java has setters for these; here they are set as properties.
+#: The properties by which a producer sets the time of a timer message.
 TIMER_REQUESTS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 SETTABLE: Final = frozenset({WAIT, *TIMER_REQUESTS})
 
@@ -123,7 +124,7 @@ def properties_from_text(text: str) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Encode properties for storage: characters that cannot be encoded, and NULs, become question marks.
+    """Encode properties for storage; unencodable characters and NULs become question marks.
 
     Sends cannot contain a NUL; only copies of messages accepted by Apache's broker or an older store can.
     """
@@ -136,7 +137,7 @@ def decode_properties(data: bytes) -> dict[str, str]:
 
 
 def whole_number(text: str, *, digits_max: int = 18) -> int | None:
-    """Return the number that a property's value is; None if it is none, or too long for Java's."""
+    """Return a property's value as a number, or None if it is none or too long for Java."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits_max else None
 
 
@@ -161,7 +162,7 @@ def light_names(data: bytes) -> list[str]:
 def values_of(data: bytes, name: str) -> list[str]:
     """Return all values of a property in stored properties, or in a batch of messages with theirs.
 
-    One that is set twice is found each time: whoever stores the message may heed either.
+    A property set twice is found twice, because the store may use either value.
     """
     mark = name.encode() + b"\x01"
     if mark not in data:

@@ -1,5 +1,5 @@
-"""The record: a message as the commit log and pull replies have it, byte by byte; when one is valid and its
-checksum good.
+"""The record: the layout of a message in the commit log and in pull replies, its encoding and decoding, and
+the checks of its structure and checksum.
 
      0  size (4)                 28  physical offset (8)      64  store host (8 or 20)
      4  magic (4)                36  system flag (4)          72  reconsume times (4)
@@ -8,12 +8,12 @@ checksum good.
     16  flag (4)                 56  store timestamp (8)          topic length (1 or 2) | topic
     20  queue offset (8)                                          properties length (2) | properties
 
-Offsets are those with IPv4 hosts. The second magic has a topic length of two bytes. The end of a file in
-which no record fits is a blank: its size and a magic of its own.
+Offsets apply to IPv4 hosts. The second magic has a topic length of two bytes. A file ends with a blank where
+no further record fits: its size and a magic of its own.
 
-A producer's records are often alike: of one size, with the same topic and system flag. Those of a pull reply
-are decoded column by column, and after a read from a disk they are checked so: a message of 1 KiB is decoded
-in 0.6 µs with its checksum, instead of 1.2 µs record by record.
+Many of a producer's records have the same size, topic and system flag. Those of a pull reply are decoded
+column by column, and those read from a disk are checked that way: a message of 1 KiB with its checksum is
+decoded in 0.6 µs instead of 1.2 µs record by record.
 
 Upstream: common/message/MessageDecoder.java, store/MessageExtEncoder.java.
 """
@@ -59,7 +59,7 @@ RECORD_BYTES_MIN: Final = 92  # 91 fixed and a topic of one character.
 RECORD_BYTES_MAX: Final = 16 * 1024 * 1024  # NettyDecoder.FRAME_MAX_LENGTH: it must fit in a reply.
 TOPIC_BYTES_MAX: Final = 32767
 
-#: What a message can be consumed without.
+#: Properties not needed to consume a message.
 _FOR_TOOLS: Final = frozenset({MSG_REGION, TRACE_ON, CLUSTER, FIRST_POP_TIME})
 _HEAD_V4_BYTES: Final = HEADS[0].size
 _NOT_PLAIN: Final = HOST_BITS | flags.COMPRESSED | flags.INNER_BATCH
@@ -82,7 +82,7 @@ class RecordHead(NamedTuple):
     properties: bytes
 
 
-@lru_cache(maxsize=65536)  # The limit of topics is well below; one entry takes about 200 bytes.
+@lru_cache(maxsize=65536)  # Topics are limited to far fewer; one entry takes about 200 bytes.
 def topic_prefix(topic: str) -> tuple[int, bytes]:
     """Return the magic for a topic, and the topic with its length prefix."""
     name = topic.encode()
@@ -94,7 +94,7 @@ def topic_prefix(topic: str) -> tuple[int, bytes]:
 
 
 def record_size(topic: str, body_size: int, properties_size: int, sys_flag: int) -> int:
-    """Return the size of such a message's record in bytes."""
+    """Return the size in bytes of the record of a message with these sizes."""
     return HEADS[sys_flag & HOST_BITS].size + body_size + len(topic_prefix(topic)[1]) + 2 + properties_size
 
 
@@ -135,7 +135,7 @@ def encode_record(
 def stored_record(message: MessageExt, *, added: Collection[str]) -> bytes:
     """Return the record that a message was decoded from, or encode it again if that is no longer known.
 
-    added: the properties that the receiver has added, and no record has.
+    added: the properties added by the receiver, which the record does not have.
     """
     parts = message.as_stored()
     if parts is not None:
@@ -152,7 +152,7 @@ def stored_record(message: MessageExt, *, added: Collection[str]) -> bytes:
 def encode_message(message: MessageExt, *, without: Collection[str] = ()) -> bytes:
     """Encode the record of a received message; its body is stored as it is, without compression bits.
 
-    without: properties that are left out.
+    without: properties to leave out.
     """
     kept = {name: value for name, value in message.properties.items() if name not in without}
     return encode_record(
@@ -204,20 +204,20 @@ def decode_records(
     added: Mapping[str, str] = NONE_ADDED,
     unwrap: Callable[[bytes, int, list[MessageExt]], int] | None = None,
 ) -> list[MessageExt]:
-    """Decode all records of a pull reply. A body that cannot be decompressed stays as it is stored.
+    """Decode all records of a pull reply. A body that cannot be decompressed stays as stored.
 
-    added: properties that the receiver knows; the mapping is kept. unwrap: adds the messages of a batch, and
+    added: properties known to the receiver; the mapping is kept. unwrap: adds the messages of a batch, and
     returns its end. check_crc: raise BodyDamaged for the first body that does not match its checksum.
     """
     data = bytes(data)
     messages, start, length = list[MessageExt](), 0, len(data)
     unpack: Callable[[bytes, int], tuple[int, int, int, int, int, int, int]] = BRIEF_HEAD.unpack_from
-    # By the size of all behind a body, which many records have in common: `_between` of one of these.
+    # The result of `_between` by the size of everything after the body, which many records share.
     known: dict[int, tuple[bytes, str] | None] = {}
     while start < length:
         if length - start >= RECORD_BYTES_MIN:
-            # Most records have IPv4 hosts and a short topic. What does not pass all checks is left to
-            # `_bounds` and `_tail`, which make the same ones, and name the fault.
+            # Most records have IPv4 hosts and a short topic. Others are left to `_bounds` and `_tail`, which
+            # make the same checks and name the fault.
             size, magic, body_crc, queue_offset, sys_flag, reconsume_times, body_bytes = unpack(data, start)
             end = start + size
             body_start = start + _HEAD_V4_BYTES
@@ -256,7 +256,7 @@ def decode_records(
 
 
 def _between(data: bytes, body_end: int, end: int) -> tuple[bytes, str] | None:
-    """Return what stands between a body and its properties, and the topic in it; None unless it adds up."""
+    """Return the bytes between a body and its properties, and the topic in them; None if lengths disagree."""
     topic_end = body_end + 1 + data[body_end]
     properties_start = topic_end + 2
     if properties_start > end or int.from_bytes(data[topic_end:properties_start]) != end - properties_start:
@@ -277,7 +277,7 @@ def _decode_any(
 
 
 def peek_record(data: bytes, start: int = 0) -> RecordHead | None:
-    """Read the fields of a stored record; None until it is complete, StoreCorrupt if invalid (or a blank)."""
+    """Read the fields of a stored record; None until it is complete, StoreCorrupt if invalid or a blank."""
     bounds = _bounds(data, start, StoreCorrupt)
     if bounds is None:
         return None
@@ -297,7 +297,7 @@ def has_good_crc(data: bytes, head: RecordHead) -> bool:
 
 
 def damaged_records(data: bytes) -> list[RecordHead]:
-    """Return those of a pull reply's records whose bodies do not match their checksums."""
+    """Return the records of a pull reply whose bodies do not match their checksums."""
     found: list[RecordHead] = []
     start = 0
     while (head := peek_record(data, start)) is not None:
@@ -318,7 +318,7 @@ def encode_blank(size: int) -> bytes:
 
 
 def host_bits(born_host: bytes, store_host: bytes) -> int:
-    """Return the bits of the system flag for the lengths of the hosts."""
+    """Return the bits of the system flag that state the lengths of the hosts."""
     born = flags.BORN_HOST_V6 if len(born_host) == HOST_V6_BYTES else 0
     return born | (flags.STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0)
 
@@ -365,10 +365,10 @@ def _topic(name: bytes) -> str:
 
 
 def with_topic(record: bytes, topic: str, added: Mapping[str, str]) -> bytes:
-    """Return a stored record under another topic, with more properties; those it has already stay.
+    """Return a stored record under another topic, with added properties; existing ones are kept.
 
-    Where they do not fit, they take the place of properties that only tools show, or are left out: for Java's
-    clients their length is a signed number, and one that is too large spoils the records behind.
+    If they do not fit, they replace properties that only tools show, or are left out: Java's clients read the
+    length as a signed number, and one that is too large garbles the records that follow.
     """
     head = peek_record(record)
     if head is None:
@@ -390,12 +390,13 @@ def with_topic(record: bytes, topic: str, added: Mapping[str, str]) -> bytes:
     ))  # fmt: skip
 
 
-#: Ours: fewer records are decoded one by one sooner than a form is made for them.
+#: Ours: fewer records are decoded faster one by one than by preparing a form.
 ALIKE_MIN: Final = 16
-#: Ours: records that are unpacked by one call, and forms that are remembered, in up to 4 KiB each.
+#: Ours: the number of records unpacked by one call.
 GROUP: Final = 32
+#: Ours: the number of cached forms, of up to 4 KiB each.
 FORMS_MAX: Final = 64
-#: Of a head: checksum, queue offset, reconsume times.
+#: The numbers read from a head: checksum, queue offset, reconsume times.
 _NUMBERS: Final = "8xI8xq44xi12x"
 assert struct.calcsize(f">{_NUMBERS}") == _HEAD_V4_BYTES
 
@@ -409,11 +410,11 @@ def decode_alike(
     *,
     check_crc: bool,
 ) -> list[MessageExt] | None:
-    """Decode records that are all like the first; None if they are not, or a body is damaged.
+    """Decode records of the same form as the first; None if one differs or a body is damaged.
 
-    The first one is a whole record with IPv4 hosts. body_bytes, found: of its body, and what stands between
-    that and its properties, with the topic in it. Every record's parts are where the first one's are, so all
-    are whole.
+    The first one is a whole record with IPv4 hosts. body_bytes: the size of its body. found: the bytes
+    between that and its properties, and the topic in them. Every record's parts are where the first one's
+    are, so all are whole.
     """
     between, topic = found
     size = int.from_bytes(data[:4])
@@ -436,7 +437,7 @@ def decode_alike(
 
 
 def _columns(data: bytes, form: str, number: int, count: int) -> tuple[list[Any], ...]:
-    """Return the columns of data that has a form so many times over. number: of the columns."""
+    """Return the columns of data in which a form repeats `count` times. number: of columns."""
     columns: tuple[list[Any], ...] = tuple([] for _ in range(number))
     at = 0
     while count > 0:
@@ -451,17 +452,17 @@ def _columns(data: bytes, form: str, number: int, count: int) -> tuple[list[Any]
 
 @lru_cache(FORMS_MAX)
 def _repeated(form: str, count: int) -> struct.Struct:
-    """Return a form so many times over: one call unpacks all, and makes no tuple for each record."""
+    """Return a form repeated `count` times: one call unpacks all, without a tuple for each record."""
     return struct.Struct(">" + form * count)
 
 
-#: Ours: fewer records are checked one by one sooner.
+#: Ours: fewer records are checked faster one by one.
 ALIKE_CHECKED_MIN: Final = 4
-#: Ours: for fewer records, and two for each byte of the topic, their parts are compared one by one sooner.
+#: Ours: fewer records (plus two for each byte of the topic) are compared faster one by one than by strides.
 STRIDES_MIN: Final = 64
 _OFFSET_AT: Final = 28
 _FRAME: Final = struct.Struct(">II20xqi")  # Size, magic, physical offset, system flag.
-_WITH_BODY: Final = struct.Struct(">II20xqi44xi")  # The same, and the body's length after IPv4 hosts.
+_WITH_BODY: Final = struct.Struct(">II20xqi44xi")  # The same, with IPv4 hosts and the body's length.
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">H")
 _HEAD_SIZES: Final = {bits: head.size for bits, head in HEADS.items()}
@@ -471,10 +472,10 @@ assert _WITH_BODY.size == _HEAD_V4_BYTES
 def damaged_places(
     data: bytes | bytearray, offsets: Sequence[int], sizes: Sequence[int]
 ) -> set[tuple[int, int]]:
-    """Return the places (physical offset and size) at which no whole record is. data: of all places, joined.
+    """Return the places (physical offset and size) without a whole record. data: all places, joined.
 
-    Records that are all alike take 0.2 µs each, many 0.1. Most others have IPv4 hosts and a short topic, and
-    take 0.35 µs, half of `has_whole_frame`, which decides about all that are left.
+    Records of the same form take 0.2 µs each, or 0.1 if there are many. Most others have IPv4 hosts and a
+    short topic and take 0.35 µs, half of `has_whole_frame`, which checks the rest.
     """
     count = len(sizes)
     if count >= ALIKE_CHECKED_MIN and sizes.count(sizes[0]) == count and _are_alike(data, offsets, sizes[0]):
@@ -507,10 +508,10 @@ def damaged_places(
 
 
 def _are_alike(data: bytes | bytearray, offsets: Sequence[int], size: int) -> bool:
-    """Return whether all records are whole, of one size, and differ in nothing that counts.
+    """Return whether all records are whole, of one size, and of the same form.
 
-    That is their size, magic, system flag, body length, topic and the length of their properties. Each has
-    its own physical offset.
+    The form is the size, magic, system flag, body length, topic and length of the properties. Each record
+    must have its own physical offset.
     """
     if len(data) != len(offsets) * size or size < RECORD_BYTES_MIN:
         return False
@@ -526,7 +527,7 @@ def _are_alike(data: bytes | bytearray, offsets: Sequence[int], size: int) -> bo
         return False
     form = _form(body_bytes, topic_bytes + 2, properties_bytes)
     beginning, _, flag, body, ending = form.unpack_from(data)
-    if int.from_bytes(ending[-2:]) != properties_bytes:  # Of a damaged record it may be any number.
+    if int.from_bytes(ending[-2:]) != properties_bytes:  # A damaged record may hold any number here.
         return False
     if len(offsets) >= STRIDES_MIN + 2 * topic_bytes:
         places = (*OF_ONE_FORM, *range(body_end, body_end + topic_bytes + 2))
@@ -545,17 +546,17 @@ def _are_alike(data: bytes | bytearray, offsets: Sequence[int], size: int) -> bo
 
 
 def _have_offsets(data: bytes | bytearray, offsets: Sequence[int], size: int) -> bool:
-    """Return whether records of one size have these physical offsets; a stride as in `agree`."""
+    """Return whether records of one size have these physical offsets; uses strides like `agree`."""
     wanted = struct.pack(f">{len(offsets)}q", *offsets)
     return all(data[_OFFSET_AT + byte :: size] == wanted[byte::8] for byte in range(8))
 
 
 @lru_cache(FORMS_MAX)
 def _form(body_bytes: int, topic_bytes: int, properties_bytes: int) -> struct.Struct:
-    """Return the parts of a record that count: what stands before, between and behind what does not.
+    """Return a layout that extracts the parts of a record to compare, and skips everything between them.
 
     Size and magic; the physical offset; the system flag; the body's length; the topic with its length and
-    that of the properties.
+    the length of the properties.
     """
     return struct.Struct(f">8s20xq4s44x4s{body_bytes}x{topic_bytes}s{properties_bytes}x")
 

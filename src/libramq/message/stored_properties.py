@@ -1,5 +1,5 @@
-"""The properties that the broker adds to and reads from a message, as stored text, and which a send is
-refused for.
+"""The properties that the broker adds to and reads from a message, as stored text, and those for which it
+refuses a send.
 
 Upstream: SendMessageProcessor.java, MessageDecoder.java.
 """
@@ -15,8 +15,8 @@ from libramq.errors import broker_error
 from libramq.message import properties as p
 from libramq.message.names import has_controls, without_controls
 
-#: Ours, as for the names of retry topics: Java's hash of a tag takes 0.1 µs a character here, and a batch has
-#: some thousand tags. Apache's broker has no limit.
+#: Ours, as for the names of retry topics: Java's hash of a tag takes 0.1 µs a character here, and a batch may
+#: have thousands of tags. Apache's broker has no limit.
 TAG_LENGTH_MAX: Final = 255
 
 _END: Final = p.PROPERTY_SEPARATOR
@@ -25,10 +25,10 @@ _TAGS_BYTES: Final = p.TAGS.encode()
 _UNIQ_KEY_BYTES: Final = f"{p.UNIQ_KEY}{p.NAME_VALUE_SEPARATOR}".encode()
 _INNER_UNIQ_KEY_BYTES: Final = _END_BYTES + _UNIQ_KEY_BYTES
 _EMPTY_UNIQ_KEY_BYTES: Final = _UNIQ_KEY_BYTES + _END_BYTES
-#: Ours: fewer messages are searched sooner than compared.
+#: Ours: fewer messages are searched faster than compared.
 _ALIKE_MIN: Final = 24
 _HEXADECIMAL: Final = b"0123456789ABCDEF"
-#: What the broker refuses, replaces or takes away.
+#: Properties that the broker refuses, replaces or removes.
 _SPECIAL: Final = tuple(
     word.encode()
     for word in (
@@ -36,18 +36,18 @@ _SPECIAL: Final = tuple(
         p.RETRY_TOPIC, p.DLQ_ORIGIN_TOPIC,
     )
 )  # fmt: skip
-#: What of that a message has an effect by, or must not have; the others are of use to tools alone.
+#: Those that affect a message's handling, or are refused; only tools use the others.
 _EFFECTIVE: Final = tuple(
     name.encode()
     for name in (
         p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, "INNER_", p.RETRY_TOPIC, p.DLQ_ORIGIN_TOPIC,
     )
 )  # fmt: skip
-#: Each of these has one of three characters, which are searched for in a tenth of the time: there is none of
-#: them in properties of our producers but for those of the user, nor in an id.
+#: Each of these names contains one of three characters, whose search takes a tenth of the time. The
+#: properties added by our producers contain none of them, nor do ids.
 _IN_EFFECTIVE: Final = (b"\0", b"R", b"P")
 assert all(any(character in name for character in _IN_EFFECTIVE) for name in _EFFECTIVE)
-#: All bytes but control characters (of ASCII), and the separators; to delete these takes 1 ns a byte.
+#: All bytes but the control characters of ASCII, and the separators; deleting these takes 1 ns a byte.
 _NO_CONTROLS: Final = bytes(
     each
     for each in range(256)
@@ -66,7 +66,7 @@ def _needles(name: str) -> tuple[str, str]:
 
 
 def find(text: str, name: str) -> str | None:
-    """Return the value of one property, the last if there are several; None if there is none.
+    """Return the value of one property, the last if there are several, or None.
 
     This takes about 0.3 µs: `in` and `partition` cost a third of `find` with its arguments.
     """
@@ -82,11 +82,11 @@ def find(text: str, name: str) -> str | None:
 
 
 def require_storable(text: str) -> None:
-    """Refuse properties that recall messages, those with a NUL, which is what a lost sector leaves, and tags
-    and keys with control characters, which tools print.
+    """Refuse properties that recall messages, those with a NUL (the trace of a lost sector), and tags and
+    keys with control characters, which tools print.
 
-    Apache's gRPC proxy refuses every control character; its remoting client only values of nothing but
-    blanks and control characters (Message.putUserProperty).
+    Apache's gRPC proxy refuses every control character; its remoting client refuses only values that consist
+    of blanks and control characters (Message.putUserProperty).
     """
     if p.NUL in text:
         raise broker_error(
@@ -94,9 +94,10 @@ def require_storable(text: str) -> None:
         )
     for name in (p.TAGS, p.KEYS):
         value = find(text, name) if name in text else None
-        if value is not None and not value.isprintable() and has_controls(value):  # Most end there.
+        if value is not None and not value.isprintable() and has_controls(value):  # Most values pass here.
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, f"{name} has a control character; leave it out")
-    # It recalls a message of any topic, whatever topics the sender may write (TimerMessageStore.needDelete).
+    # It would recall a message of any topic, even one the sender may not write
+    # (TimerMessageStore.needDelete).
     if p.TIMER_DEL_UNIQKEY in text and find(text, p.TIMER_DEL_UNIQKEY) is not None:
         raise broker_error(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -105,7 +106,7 @@ def require_storable(text: str) -> None:
 
 
 def storable_tags(text: str) -> str | None:
-    """Return the tags of a message that a client sends; BrokerError if their hash would take too long."""
+    """Return the tags of a message that a client sends; BrokerError if they are too long to hash."""
     tags = find(text, p.TAGS)
     if tags is not None and len(tags) > TAG_LENGTH_MAX:
         raise broker_error(
@@ -118,8 +119,8 @@ def storable_tags(text: str) -> str | None:
 def sent_back(text: str) -> str:
     """Return the properties of a message that a consumer sends back, without control characters.
 
-    Blanks take their place in tags and keys: a message may be from before they were refused, and without its
-    retry its queue would not go on.
+    They become blanks in tags and keys: the message may have been stored before they were refused, and
+    without its retry its queue would be stuck.
     """
     for name in (p.TAGS, p.KEYS):
         value = find(text, name)
@@ -147,9 +148,9 @@ def _terminated(text: str) -> str:
 
 
 def are_without_effect(properties: Sequence[bytes]) -> bool:
-    """Return whether the broker may store encoded properties of several messages without looking at each.
+    """Return whether the broker may store encoded properties of several messages without examining each.
 
-    They have nothing that it refuses, takes away or acts by, and are not too long.
+    They contain nothing to refuse, remove or act on, and are not too long.
     """
     together = b"".join(properties)
     if together.translate(None, _NO_CONTROLS) or (b"\xc2" in together and _C1.search(together)):
@@ -174,7 +175,7 @@ class BrokerProperties:
 
     def added_to(self, text: str) -> str:
         """Return the text with the broker's own properties."""
-        # A message that was stored before.
+        # The message was stored before.
         if p.CLUSTER in text or p.MSG_REGION in text or p.TRACE_ON in text:
             for name, value in self._pairs:
                 text = with_property(text, name, value)
@@ -182,10 +183,10 @@ class BrokerProperties:
         return (text if text.endswith(_END) else _terminated(text)) + self._suffix
 
     def added_to_plain(self, properties: bytes) -> tuple[bytes, bool] | None:
-        """Return encoded properties with the broker's own, and whether they may have a tag.
+        """Return encoded properties with the broker's own, and whether they may include a tag.
 
-        None where something in them may have to be refused, changed or added before: `added_to` and the
-        checks decide then. Hardly any message of a batch is one of those; this takes 0.5 µs, they take 1.6.
+        None if something may have to be refused, changed or added first, which `added_to` and the checks
+        decide. Hardly any message of a batch is such a case; this takes 0.5 µs instead of 1.6.
         """
         if (
             not properties.isascii()
@@ -198,10 +199,10 @@ class BrokerProperties:
         return properties + self._suffix_bytes, _TAGS_BYTES in properties
 
     def suffix_of_all_plain(self, properties: Sequence[bytes]) -> tuple[bytes, bool] | None:
-        """Return what is added to the properties of several messages, and whether any may have a tag.
+        """Return the suffix for the properties of several messages, and whether any may include a tag.
 
-        None if `added_to_plain` returns None for any of them. What it searches is searched in all at once: a
-        third of its time a message. Where they differ in their ids alone the first stands for all: a sixth.
+        None if `added_to_plain` returns None for any of them. Searching all at once takes a third of the time
+        per message; where they differ only in their ids, the first stands for all: a sixth.
         """
         if _differ_in_ids_alone(properties):
             properties = properties[:1]
@@ -222,9 +223,9 @@ class BrokerProperties:
 
 
 def _differ_in_ids_alone(properties: Sequence[bytes]) -> bool:
-    """Return whether several have a unique id of digits first, and behind it all the same.
+    """Return whether properties begin with a unique id in hexadecimal and are otherwise the same.
 
-    A byte of all is compared in one step, by a slice with their size as its stride.
+    One step compares one byte of all, by a slice with their size as its stride.
     """
     first, count = properties[0], len(properties)
     size, id_end = len(first), first.find(_END_BYTES)

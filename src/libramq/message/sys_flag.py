@@ -1,4 +1,4 @@
-"""The system flag of a message: 32 bits (compressed, transaction, IPv6 hosts, inner batch) for broker and
+"""The system flag of a message: 32 bits (compression, transaction, IPv6 hosts, inner batch) for broker and
 clients.
 
     0x001 body compressed     0x00C transaction          0x040 unwrap at the client
@@ -24,16 +24,16 @@ STORE_HOST_V6: Final = 0x020
 
 NEED_UNWRAP: Final = 0x040
 INNER_BATCH: Final = 0x080
-#: Both: what clients unwrap. Batches of other protocols are unwrapped by their broker.
+#: Batches with both bits are unwrapped by clients; those of other protocols by their broker.
 WRAPPED: Final = NEED_UNWRAP | INNER_BATCH
 
 COMPRESSION_MASK: Final = 0x700
-COMPRESSION_UNNAMED: Final = 0x000  # Old clients know only zlib and leave the bits empty.
+COMPRESSION_UNNAMED: Final = 0x000  # Old clients know only zlib and leave these bits empty.
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
 
 
 def is_queued(sys_flag: int) -> bool:
-    """Return whether a record of this type gets a number in its queue: prepared and rollback ones do not."""
+    """Return whether a record of this type gets a queue offset: prepared and rollback messages do not."""
     return sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)

@@ -1,4 +1,4 @@
-"""The tag code: the hash of a tag by which queues are filtered without reading messages.
+"""The tag code: the hash of a tag, by which queues are filtered without reading messages.
 
 Java's String.hashCode, h = 31 * h + c over UTF-16 code units, wrapped to signed 32 bits. As a tag code it is
 sign-extended to the 64 bits of a consume queue unit; no tag is 0. Clients resolve collisions.
@@ -8,7 +8,7 @@ Upstream: store/MessageExtBrokerInner.java, tagsString2tagsCode.
 
 from functools import lru_cache
 
-_CODES_KEPT = 4096  # There are few tags, one in every message; each cached one takes about 200 bytes.
+_CODES_KEPT = 4096  # There are few tags, but one in every message; a cache entry takes about 200 bytes.
 
 
 def java_hash(text: str) -> int:

@@ -1,11 +1,11 @@
-"""The trace: clients' records of sent and consumed messages, as the bodies of the message trace topic encode
-them.
+"""The trace: clients' records of sent and consumed messages, as encoded in the bodies of the message trace
+topic.
 
     trace    record \\x02 record \\x02 …
     record   name \\x01 field \\x01 field …       the fields in the order of the tuples below, as text
 
-Older versions end their records earlier, later ones may end them later. A missing text is written `null`. No
-record names a queue, and a consumption's no topic. Keys are not escaped.
+Records of older versions have fewer fields, and those of later ones may have more. A missing text is written
+`null`. No record names a queue, and a consumption record names no topic. Keys are not escaped.
 
 Upstream: TraceDataEncoder, TraceConstants and AsyncTraceDispatcher (bodies of 128 KB) in client/trace.
 """
@@ -18,13 +18,13 @@ from libramq.errors import RemoteProtocolError
 
 FIELD_END: Final = "\x01"  # TraceConstants.CONTENT_SPLITOR
 RECORD_END: Final = "\x02"  # TraceConstants.FIELD_SPLITOR
-FIELDS_MAX: Final = 32  # Ours: twice as many as the longest record of any version has.
+FIELDS_MAX: Final = 32  # Ours: twice the fields of the longest known record.
 TIME_MS_MAX: Final = 253_402_300_800_000  # Ours: the year 10000, beyond Python's calendar.
-ABSENT: Final = "null"  # What Java's StringBuilder appends for a null.
+ABSENT: Final = "null"  # Java's StringBuilder appends this for a null.
 
 
 class Pub(NamedTuple):
-    """A message was sent, or a batch: ids with commas between. message_type: Java's MessageType, a number."""
+    """A message or batch was sent; commas separate a batch's ids. message_type: Java's MessageType."""
 
     at_ms: int  # When sending began.
     region: str | None
@@ -37,13 +37,13 @@ class Pub(NamedTuple):
     body_size: int
     cost_ms: int
     message_type: int
-    offset_id: str | None  # Not in the first versions.
+    offset_id: str | None  # Missing in the first versions.
     is_success: bool
     client_host: str | None = None
 
 
 class SubBefore(NamedTuple):
-    """A consumer is about to handle a message. request_id: of the listener's call, made as unique ids."""
+    """A consumer is about to handle a message. request_id: of the listener's call, like a unique id."""
 
     at_ms: int
     region: str | None
@@ -55,7 +55,7 @@ class SubBefore(NamedTuple):
 
 
 class SubAfter(NamedTuple):
-    """The consumer has handled it. context_code: Java's ConsumeReturnType, a number. cost_ms: per message."""
+    """A consumer has handled a message. context_code: Java's ConsumeReturnType. cost_ms: per message."""
 
     request_id: str
     unique_id: str
@@ -130,7 +130,7 @@ def decode_record(text: str) -> TraceRecord:
     if form is None:
         raise RemoteProtocolError(f"a trace record {name[:40]!r}; there are {', '.join(_FORMS)}")
     while len(fields) > form.fields_min and not fields[-1]:
-        fields.pop()  # SubAfter of access channel CLOUD has a separator more than fields.
+        fields.pop()  # SubAfter of access channel CLOUD has an additional separator.
     if form.record is Pub and len(fields) == _PUB_FIELDS_FIRST:
         fields.insert(-1, ABSENT)
     if len(fields) < form.fields_min:
@@ -187,7 +187,7 @@ def _time(field: str) -> int:
 
 
 class _Form(NamedTuple):
-    """The decoder of a record's fields, and their number in the first version."""
+    """The decoder of a record's fields, and the number of fields in the first version."""
 
     record: Callable[..., Any]
     fields_min: int

@@ -14,7 +14,7 @@ from libramq.message.delay_level import DELAY_LEVEL_MAX
 from libramq.message.message import BODY_BYTES_MAX, Message
 from libramq.message.names import NOT_ALLOWED_SEND_TOPICS, validate_topic
 
-#: Ours: room for what clients and brokers add to the properties: id, WAIT, delay, a request's correlation.
+#: Ours: room for properties added by clients and brokers: id, WAIT, delay, a request's correlation.
 ADDED_BYTES: Final = 512
 
 

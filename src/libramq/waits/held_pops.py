@@ -1,8 +1,8 @@
 """Held pops: which waiting pop gets a new message, and how many may wait for a group.
 
 The purgatory's index by topic and group: whichever queue of a topic gets a message, one waiting pop of each
-group can take it. A group's retry topics lead to the pops of the topic they belong to.
-Upstream: PopLongPollingService.java.
+The purgatory's index by topic and group: whichever queue of a topic receives a message, one waiting pop of
+each group can take it. A group's retry topics lead to the pops of their original topic.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 #: BrokerConfig.popPollingSize: held pops of one group on one topic and queue.
 HELD_PER_GROUP_MAX: Final = 1024
-#: The queue of a pop that takes from any.
+#: The queue id of a pop that takes from any queue.
 ANY_QUEUE: Final = -1
 
 
@@ -64,7 +64,7 @@ class HeldPops(Generic[T]):
         return list(self._topics)
 
     def hold(self, pop: HeldPop[T], expired: Callable[[HeldPop[T]], None]) -> None:
-        """Park a pop until it is taken, its time is up, when `expired` is called, or its connection ends."""
+        """Park a pop until it is taken, its time is up (then `expired` is called) or its connection ends."""
         for name in pop.names:
             self._topics.setdefault(name, {}).setdefault(pop.group, {})[pop] = None
         self._counts[pop.names[0], pop.group, pop.queue_id] += 1
@@ -72,7 +72,7 @@ class HeldPops(Generic[T]):
         self._purgatory.park(pop, pop.until_ms, expired, self._forget)
 
     def take(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> HeldPop[T] | None:
-        """Take out a group's first pop for a message of a queue; ANY_QUEUE: whatever it waits for."""
+        """Take out a group's first pop for a message of a queue; ANY_QUEUE: regardless of queue."""
         for pop in self._topics.get(topic, {}).get(group, ()):
             # A retry topic has queues of its own.
             if queue_id in (ANY_QUEUE, pop.queue_id) or pop.queue_id == ANY_QUEUE or pop.names[0] != topic:

@@ -1,9 +1,9 @@
 """Held pulls: which waiting pulls a new message wakes, by offset and filter; how long one may be held
 (SUSPEND_MS_MAX), and how many for a queue and connection.
 
-The purgatory's index by queue: a pull is taken out when its queue has a message at or after its offset, with
+The purgatory's index by queue: a pull is taken out when its queue has a message at or after its offset with
 one of its tags. The broker runs a woken pull again; a pull that matches none of the new messages is moved
-behind them in place, at a hundredth of that cost. Tags are compared at once, and other filters when it is the
+behind them in place, at a hundredth of that cost. Tags are compared at once, other filters when it is the
 pull's turn (`is_passed_over`). Upstream: PullRequestHoldService.java.
 """
 
@@ -18,30 +18,29 @@ from libramq.kernel.purgatory import Parked, Purgatory
 
 T = TypeVar("T")
 
-#: Ours: the Java client asks for 15 s, proxies for 20 s; a pull must not be held forever.
+#: Ours: the Java client asks for 15 s, proxies for 20 s; no pull should be held forever.
 SUSPEND_MS_MAX: Final = 120_000
-#: Ours: held pulls of one connection on one queue. A client has one per group; a proxy some dozens.
+#: Ours: held pulls of one connection on one queue. A client has one per group, a proxy some dozens.
 HELD_PER_QUEUE_AND_CONNECTION_MAX: Final = 64
-#: Ours: held pulls on one queue, so that a send wakes at most thousands. A group has one per
-#: queue.
+#: Ours: held pulls on one queue, so that a send wakes thousands at most. A group has one per queue.
 HELD_PER_QUEUE_MAX: Final = 10_000
-#: Ours: bytes of new messages' properties, times the lookups of a filter, that one step looks through.
-#: Beyond, the pull is run again, which reads in steps of its own.
+#: Ours: the bytes of new messages' properties, times a filter's lookups, examined in one step. Beyond that,
+#: the pull is run again, which reads in its own steps.
 LOOKUP_BYTES_MAX: Final = 1024 * 1024
 
 Key = tuple[str, int]
 
 
-#: Returns the tag codes of a queue's messages from an offset on; None where they are not in memory.
+#: Returns the tag codes of a queue's messages from an offset on, or None if they are not in memory.
 NewCodes = Callable[[int], frozenset[int] | None]
-#: Returns their stored properties, likewise.
+#: Returns their stored properties, or None if they are not in memory.
 NewProperties = Callable[[int], list[bytes] | None]
 
 
 class Passes:
-    """Which filters pass one of a queue's new messages. Most of its pulls have the same filter and offset.
+    """Which filters match one of a queue's new messages; most pulls of a queue share filter and offset.
 
-    end: the new messages are those before it.
+    end: the new messages have lower offsets.
     """
 
     __slots__ = ("_found", "_new_properties", "_read", "end")
@@ -53,7 +52,7 @@ class Passes:
         self._found: dict[tuple[int, MessageFilter], bool] = {}
 
     def any(self, offset: int, message_filter: MessageFilter) -> bool:
-        """Return whether a message from an offset on passes, or may: what takes long is read later."""
+        """Return whether a message from an offset on matches, or may match if checking it takes too long."""
         key = (offset, message_filter)
         found = self._found.get(key)
         if found is None:
@@ -72,8 +71,8 @@ class Passes:
 class HeldPull(Parked, Generic[T]):
     """One held pull: its queue and offset, its connection, and its (monotonic) deadline.
 
-    tag_codes: of the wanted messages; None: all. message_filter: what these must pass as well, if anything;
-    passes: of new messages, once there are some.
+    tag_codes: of the wanted messages; None: all. message_filter: an additional condition, if any; passes: the
+    new messages to check against it.
     """
 
     topic: str
@@ -86,7 +85,7 @@ class HeldPull(Parked, Generic[T]):
     passes: Passes | None = None
 
     def is_passed_over(self) -> bool:
-        """Return whether none of the new messages passes the filter; the pull waits behind them then."""
+        """Return whether no new message matches the filter; if so, move the pull behind them."""
         passes, self.passes = self.passes, None
         if passes is None or self.message_filter is None or passes.any(self.offset, self.message_filter):
             return False
@@ -109,10 +108,10 @@ class HeldPulls(Generic[T]):
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
-        #: Takes a pull out, to be answered now; False if it is not held any more.
+        #: Takes out a pull, to be answered now; False if it is no longer held.
         self.release = purgatory.release
-        self._unlink = self._forget  # One for all, of which there may be very many.
-        #: Only those on which pulls are held.
+        self._unlink = self._forget  # One bound method for all pulls, of which there may be very many.
+        #: Only queues with held pulls.
         self._queues: dict[Key, _Queue[T]] = {}
         self._count = 0
 
@@ -139,7 +138,7 @@ class HeldPulls(Generic[T]):
         return self._purgatory.has_room(connection)
 
     def hold(self, pull: HeldPull[T], expired: Callable[[HeldPull[T]], None]) -> None:
-        """Park a pull until it is woken, its time is up, when `expired` is called, or its connection ends."""
+        """Park a pull until it is woken, its time is up (then `expired` is called) or its connection ends."""
         queue = self._queues.get((pull.topic, pull.queue_id))
         if queue is None:
             queue = self._queues[pull.topic, pull.queue_id] = _Queue()
@@ -160,8 +159,8 @@ class HeldPulls(Generic[T]):
     ) -> list[HeldPull[T]]:
         """Return the pulls that match a message below `max_offset`, which stay held; move the others there.
 
-        Those with a filter are among them, and may be passed over when it is their turn. by_ms: when those
-        that are moved expire, at the latest.
+        Pulls with other filters are included, and may be passed over when it is their turn. by_ms: moved
+        pulls expire at this time at the latest.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -174,12 +173,12 @@ class HeldPulls(Generic[T]):
             if offset >= max_offset:
                 continue
             if tag_codes is not None:
-                if offset not in known:  # Nearly all wait for the same offset.
+                if offset not in known:  # Nearly all wait at the same offset.
                     known[offset] = new_codes(offset)
                 codes = known[offset]
                 if codes is not None and codes.isdisjoint(tag_codes):
                     pull.offset = max_offset
-                    if by_ms is not None and by_ms < pull.until_ms:  # Once for each; thousands may wait.
+                    if by_ms is not None and by_ms < pull.until_ms:  # Only if needed; thousands may wait.
                         self.expire_by(pull, by_ms)
                     continue
             if pull.message_filter is not None:
@@ -188,13 +187,13 @@ class HeldPulls(Generic[T]):
         return woken
 
     def expire_by(self, pull: HeldPull[T], by_ms: MonotonicMs) -> None:
-        """Have a pull wait no longer than until a time."""
+        """Move a pull's deadline forward to a time at the latest."""
         if by_ms < pull.until_ms:
             pull.until_ms = by_ms
             self._purgatory.expire_by(pull, by_ms)
 
     def take(self, topic: str, queue_id: int, is_wanted: Callable[[T], bool]) -> list[HeldPull[T]]:
-        """Take out the pulls of a queue whose requests match, whatever they wait for."""
+        """Take out the pulls of a queue whose requests match, regardless of new messages."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
@@ -209,7 +208,7 @@ class HeldPulls(Generic[T]):
         return [pull for queue in self._queues.values() for pull in queue.pulls]
 
     def take_where(self, is_wanted: Callable[[HeldPull[T]], bool]) -> list[HeldPull[T]]:
-        """Take out matching pulls of any queue; looks at every one, for rare events."""
+        """Take out matching pulls of any queue; examines every pull, so only for rare events."""
         return self.take_out([pull for pull in self.every() if is_wanted(pull)])
 
     def _forget(self, pull: HeldPull[T]) -> None:
