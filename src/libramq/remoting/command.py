@@ -1,5 +1,5 @@
-"""A remoting command: one request or reply as it travels in a frame, the version and language that it names,
-and the form of its header (JSON or binary; a reply has its request's).
+"""A remoting command: one request or reply as carried in a frame, the version and language it states, and the
+form of its header (JSON or binary; a reply uses its request's).
 
 Upstream: remoting/protocol/RemotingCommand.java, LanguageCode.java, MQVersion.java.
 """
@@ -17,14 +17,14 @@ VERSION: Final = 479
 LANGUAGE: Final = "PYTHON"
 
 
-#: MQVersion.V5_0_0_SNAPSHOT: brokers of this version and later have timers and POP.
+#: MQVersion.V5_0_0_SNAPSHOT: brokers of this version and later support timers and POP.
 VERSION_5_0: Final = 412
-#: MQVersion.V4_0_0_SNAPSHOT. From there on each release has two numbers, its snapshot's first.
+#: MQVersion.V4_0_0_SNAPSHOT. Since then each release has two numbers, the first one for its snapshot.
 _VERSION_4_0: Final = 212
 
 
 def version_name(version: int) -> str:
-    """Return the release that a version's number stands for: 4.9.7 for 407."""
+    """Return the release of a version number: 4.9.7 for 407."""
     if version < _VERSION_4_0:
         return "before 4.0"
     major, patch = divmod((version - _VERSION_4_0) // 2, 100)
@@ -42,7 +42,7 @@ class Command(msgspec.Struct, kw_only=True, gc=False):
     """One request or reply.
 
     opaque pairs a reply with its request. ext has the fields of the typed header, as text. serialization is
-    the header form in which it came or will be sent; a reply uses that of its request.
+    the header form in which the command came or will be sent; a reply uses that of its request.
     """
 
     code: int
@@ -62,7 +62,7 @@ class Command(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def is_oneway(self) -> bool:
-        """Return whether the sender expects no answer at all."""
+        """Return whether the sender expects no reply."""
         return self.flag & FLAG_ONEWAY != 0
 
 

@@ -18,29 +18,29 @@ T = TypeVar("T")
 
 #: NettyClientConfig.clientAsyncSemaphoreValue.
 PENDING_REQUESTS_MAX: Final = 65_535
-#: Ours: frames whose rest is larger than this are received in place.
+#: Ours: frames with more than this outstanding are received in place.
 SMALL_READ_BYTES: Final = 64 * 1024
-#: Ours: the room of a connection until a read has filled it; most never read more at once.
+#: Ours: the buffer of a connection until a read has filled it; most connections never read more at once.
 FIRST_READ_BYTES: Final = 4 * 1024
-#: Ours: memory for so many large frames is kept for the next ones, each up to the reply of the largest pull,
-#: 4 MiB with its header.
+#: Ours: buffers for large frames kept for reuse.
 SPARES_MAX: Final = 4
+#: Ours: the largest buffer kept: enough for the reply to the largest pull, 4 MiB with its header.
 SPARE_BYTES_MAX: Final = 5 * 1024 * 1024
 
 
 class FrameReader:
-    """Cuts received data into commands; raises RemoteProtocolError at the first invalid byte."""
+    """Splits received data into commands; raises RemoteProtocolError at the first invalid byte."""
 
     __slots__ = ("_needed_bytes", "_partial", "partial_bytes")
 
     def __init__(self) -> None:
         self._partial = bytearray()
         self._needed_bytes = 4
-        #: How many bytes of an incomplete frame are held.
+        #: The number of bytes held of an incomplete frame.
         self.partial_bytes = 0
 
     def receive(self, data: bytes) -> list[Command]:
-        """Take received bytes; return the commands that are complete now."""
+        """Take received bytes; return the commands that are now complete."""
         whole: bytes | memoryview = data
         if self._partial:
             self._partial += data
@@ -48,7 +48,7 @@ class FrameReader:
                 self.partial_bytes = len(self._partial)
                 return []
             if len(self._partial) > SMALL_READ_BYTES:
-                whole = memoryview(self._give_partial())  # Bodies are copied out of it, once.
+                whole = memoryview(self._give_partial())  # Bodies are copied out of it once.
             else:
                 whole = self.take_partial()
         commands = []
@@ -64,7 +64,7 @@ class FrameReader:
         return commands
 
     def take_partial(self) -> bytes:
-        """Return the bytes of the incomplete frame, whose rest is received elsewhere."""
+        """Return the bytes of the incomplete frame, whose rest will be received elsewhere."""
         return bytes(self._give_partial())
 
     def _give_partial(self) -> bytearray:
@@ -74,18 +74,18 @@ class FrameReader:
 
 
 class SpareMemory:
-    """Memory for large frames that is free again, for all connections of the process and any thread."""
+    """Free buffers for large frames, shared by all connections of the process and any thread."""
 
     def __init__(self) -> None:
         self._spare: deque[memoryview] = deque(maxlen=SPARES_MAX)
 
     @property
     def sizes(self) -> list[int]:
-        """Return the sizes of what is kept."""
+        """Return the sizes of the free buffers."""
         return [len(each) for each in self._spare]
 
     def take(self, size: int) -> memoryview:
-        """Return memory of at least that size."""
+        """Return a buffer of at least that size."""
         try:
             found = self._spare.pop()
         except IndexError:
@@ -93,7 +93,7 @@ class SpareMemory:
         return found if len(found) >= size else memoryview(bytearray(size))
 
     def give_back(self, memory: memoryview) -> None:
-        """Keep memory whose frame was decoded, unless it is very large."""
+        """Keep a buffer whose frame was decoded, unless it is very large."""
         if len(memory) <= SPARE_BYTES_MAX:
             self._spare.append(memory)
 
@@ -102,11 +102,11 @@ SPARE: Final = SpareMemory()
 
 
 class FrameFiller:
-    """A FrameReader for callers that can receive into given memory, where frames are decoded.
+    """A FrameReader for callers that can receive into its buffer, in which frames are decoded.
 
-    Receive up to `len(room)` bytes into `room`, then report how many came. A body is copied once, out of
-    memory that is reused; joining pieces costs three copies and, as each is as large as a frame, newly
-    allocated memory every time. What is read ends with a large frame, so nothing behind it is moved.
+    Receive up to `len(room)` bytes into `room`, then report their number. Each body is copied once, out of a
+    reused buffer; joining pieces would cost three copies and new allocations of a frame's size every time. A
+    read ends with a large frame, so nothing behind it has to be moved.
 
         memory   │ beginning of a frame │ room │
     """
@@ -117,7 +117,7 @@ class FrameFiller:
         self._needed_bytes = 4
 
     def received(self, count: int) -> list[Command]:
-        """Take the received bytes in `room`; return the commands that are complete now."""
+        """Take the bytes received into `room`; return the commands that are now complete."""
         end = self._end + count
         is_full = count == len(self.room)
         if end < self._needed_bytes:
@@ -128,14 +128,14 @@ class FrameFiller:
         while position < end and (decoded := decode_frame(whole, position)) is not None:
             command, position = decoded
             commands.append(command)
-        if position == end and self._memory is self._small and not is_full:  # As most reads end.
+        if position == end and self._memory is self._small and not is_full:  # Most reads end here.
             self._end, self._needed_bytes, self.room = 0, 4, self._small
         else:
             self._begin(whole[position:], is_full=is_full)
         return commands
 
     def receive(self, data: bytes) -> list[Command]:
-        """Take bytes that were received elsewhere; return the commands that are complete now."""
+        """Take bytes received elsewhere; return the commands that are now complete."""
         commands: list[Command] = []
         position = 0
         while position < len(data):
@@ -146,7 +146,7 @@ class FrameFiller:
         return commands
 
     def _begin(self, rest: memoryview, *, is_full: bool) -> None:
-        """Keep the beginning of a frame, and make room for what follows. is_full: more could have come."""
+        """Keep the beginning of a frame, and make room for the rest. is_full: the read may have had more."""
         frame_bytes = frame_end(rest, 0)
         self._needed_bytes = needed = 4 if frame_bytes is None else frame_bytes
         before, self._end = self._memory, len(rest)
@@ -164,12 +164,12 @@ class FrameFiller:
             SPARE.give_back(before)
 
 
-#: Ours: of so many requests on a connection replies are taken that come too late; a member has one at a time.
+#: Ours: replies are accepted late for this many requests on a connection; a member has one at a time.
 LATE_REQUESTS_MAX: Final = 16
 
 
 class PendingRequests(Generic[T]):
-    """Requests that wait for their replies, each with a deadline and whatever the shell needs to wake."""
+    """Requests awaiting their replies, each with a deadline and a waiter for the shell to wake."""
 
     __slots__ = ("_late", "_next_opaque", "_waiting")
 
@@ -182,7 +182,7 @@ class PendingRequests(Generic[T]):
         return len(self._waiting)
 
     def number(self, request: Command) -> None:
-        """Give a one-way request the next number."""
+        """Number a one-way request."""
         self._next_opaque = request.opaque = self._next_opaque + 1 & 0x7FFF_FFFF
 
     def add(self, request: Command, waiter: T, *, deadline_ms: MonotonicMs, takes_late: bool = False) -> None:
@@ -202,7 +202,7 @@ class PendingRequests(Generic[T]):
                 del self._late[next(iter(self._late))]
 
     def take(self, reply: Command) -> T | None:
-        """Return the waiter of this reply; None if there is none (any more)."""
+        """Return the waiter of this reply, or None if there is none any more."""
         found = self._waiting.pop(reply.opaque, None)
         late = self._late.pop(reply.opaque, None) if self._late else None
         return late if found is None else found[1]
@@ -225,7 +225,7 @@ class PendingRequests(Generic[T]):
 
     @property
     def next_deadline_ms(self) -> MonotonicMs | None:
-        """Return the earliest deadline; None if no request waits."""
+        """Return the earliest deadline, or None if no request waits."""
         return min((deadline_ms for deadline_ms, _ in self._waiting.values()), default=None)
 
     def drain(self) -> Iterator[T]:

@@ -3,7 +3,7 @@ each other.
 
     request's ext fields and body ─► `auth/signature.py` ─► Signature, an ext field
 
-Code, flags and number are not signed, nor is the header's form: a signature is valid in JSON and in binary.
+Code, flags, number and header form are not signed: a signature is valid in JSON and in binary.
 Upstream: AclClientRPCHook.java, AclUtils.combineRequestContent, AclSigner.java, SessionCredentials.java.
 """
 
@@ -17,10 +17,11 @@ from libramq.auth.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, is_rig
 from libramq.errors import ConfigError
 from libramq.remoting.command import Command
 
-#: MixAll.UNIQUE_MSG_QUERY_FLAG, and the last MQVersion whose clients do not sign it.
+#: MixAll.UNIQUE_MSG_QUERY_FLAG, and the last MQVersion whose clients leave it unsigned.
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 V4_9_3: Final = 399
-#: Ours: the purpose of a request between brokers, so that it is valid for nothing else (`sign_for`).
+#: Ours: the purpose of a request between brokers, which makes its signature valid for nothing else
+#: (`sign_for`).
 PURPOSE: Final = "lbPurpose"
 
 
@@ -28,8 +29,8 @@ PURPOSE: Final = "lbPurpose"
 class Credentials:
     """An access key (with ACL 2.0 the user's name) and its secret (the user's password).
 
-    security_token: of temporary credentials. second_secret_key: of the brokers of a cluster while they change
-    over to another secret: it is accepted, and signs nothing. Only the access key is ever shown.
+    security_token: of temporary credentials. second_secret_key: accepted, but not used to sign, while a
+    cluster's brokers change over to another secret. Only the access key is ever shown.
     """
 
     access_key: str
@@ -44,13 +45,13 @@ class Credentials:
 
     @property
     def secrets(self) -> tuple[bytes, ...]:
-        """Return the secrets that are accepted, one or two; the first one signs."""
+        """Return the one or two accepted secrets; the first one signs."""
         second = (self.second_secret_key.encode(),) if self.second_secret_key else ()
         return self.secret_key.encode(), *second
 
 
 def sign(request: Command, credentials: Credentials) -> Command:
-    """Return the request with the fields that identify and prove its sender; the given one is unchanged."""
+    """Return a copy of the request with the fields that identify and authenticate its sender."""
     ext = {name: value for name, value in request.ext.items() if name != SIGNATURE}
     ext[ACCESS_KEY] = credentials.access_key
     if credentials.security_token is not None:
@@ -60,7 +61,7 @@ def sign(request: Command, credentials: Credentials) -> Command:
 
 
 def sign_for(request: Command, credentials: Credentials, address: str) -> Command:
-    """Sign a request between brokers, together with its code and the address that it goes to."""
+    """Sign a request between brokers, together with its code and destination address."""
     ext = request.ext | {PURPOSE: _purpose(request.code, address)}
     return sign(msgspec.structs.replace(request, ext=ext), credentials)
 
@@ -72,7 +73,7 @@ def is_signed_for(request: Command, credentials: Credentials, address: str) -> b
 
 
 def is_signed_by_broker(request: Command, credentials: Credentials) -> bool:
-    """Return whether a broker signed a request to a name server: ours for its code, Apache's without one."""
+    """Return whether a broker signed a request to a name server: ours for its code, Apache's without it."""
     purpose = request.ext.get(PURPOSE)
     is_for = purpose is None or purpose.startswith(_purpose(request.code, ""))
     return is_for and is_signed(request, credentials)
@@ -85,7 +86,7 @@ def is_signed(request: Command, credentials: Credentials) -> bool:
 
 
 def signed_fields(request: Command) -> Mapping[str, str]:
-    """Return the ext fields that a client has signed: old ones add `_UNIQUE_KEY_QUERY` afterwards."""
+    """Return the ext fields that a client signs; old ones add `_UNIQUE_KEY_QUERY` after signing."""
     fields = request.ext
     if UNIQUE_KEY_QUERY in fields and request.version <= V4_9_3:
         return {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
@@ -93,11 +94,10 @@ def signed_fields(request: Command) -> Mapping[str, str]:
 
 
 def parse_credentials(option: str, text: str) -> Credentials:
-    """Read credentials as Apache's `broker.conf` has them: {"accessKey":"…","secretKey":"…"}.
+    """Parse credentials in the form of Apache's `broker.conf`: {"accessKey":"…","secretKey":"…"}.
 
-    Ours is "secondSecretKey", which Apache's servers ignore.
-    Raises ConfigError, which names the option and does not show its value. Upstream: SessionCredentials, read
-    by fastjson in BrokerOuterAPI and BrokerController.
+    "secondSecretKey" is ours; Apache's servers ignore it. Raises ConfigError, which names the option but
+    never its value. Upstream: SessionCredentials, read by fastjson in BrokerOuterAPI and BrokerController.
     """
     try:
         found = msgspec.json.decode(text, type=_CredentialsText)

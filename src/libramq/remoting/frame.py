@@ -2,7 +2,8 @@
 
     length (4) | serialisation (1) | header length (3) | header | body
 
-`length` counts what follows it. The header is JSON, the default of Apache's Java client, or ROCKETMQ, binary:
+`length` counts everything after it. The header is JSON, the default of Apache's Java client, or ROCKETMQ,
+binary:
 
     code (2) | language (1) | version (2) | opaque (4) | flag (4) |
     remark length (4), remark | ext length (4), { key length (2), key, value length (4), value } …
@@ -22,27 +23,27 @@ import msgspec
 from libramq.errors import LocalProtocolError, RemoteProtocolError
 from libramq.remoting.command import Command, Serialization
 
-#: NettyDecoder.FRAME_MAX_LENGTH (com.rocketmq.remoting.frameMaxLength), the whole frame.
+#: NettyDecoder.FRAME_MAX_LENGTH (com.rocketmq.remoting.frameMaxLength), for the whole frame.
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
-#: Ours: properties are at most 32 KiB, and the rest of a header is names and numbers.
+#: Ours: properties have at most 32 KiB, and the rest of a header is names and numbers.
 HEADER_BYTES_MAX: Final = 1024 * 1024
 
-#: Ours: the largest header of Apache's clients, a send's, has some twenty; a hundred thousand fields, as fit
-#: into a header, took 0.2 s, before anybody asked who sends them.
+#: Ours: the largest header of Apache's clients, a send's, has some twenty. A hundred thousand fields fit into
+#: a header and took 0.2 s to decode, before any check of the sender.
 FIELDS_MAX: Final = 1_000
 
-#: Ours: the size from which copying a body costs more than a further part to write.
+#: Ours: the body size from which a copy costs more than writing a separate part.
 LARGE_BODY_BYTES: Final = 256 * 1024
 
-#: Length, and serialisation with the header's length.
+#: The length; the serialisation together with the header's length.
 _BEGINNING = Struct(">iI")
-#: Numbers: looking up a member of an enumeration takes longer than everything else here.
+#: Plain numbers: looking up an enumeration member takes longer than everything else here.
 _JSON: Final = int(Serialization.JSON)
 _ROCKETMQ: Final = int(Serialization.ROCKETMQ)
 
 
 def frame_end(data: bytes | bytearray | memoryview, start: int) -> int | None:
-    """Return where the frame that begins at `start` ends; None until its length is complete."""
+    """Return where the frame that begins at `start` ends, or None until its length is complete."""
     if len(data) - start < 4:
         return None
     length = int.from_bytes(data[start : start + 4], signed=True)
@@ -54,7 +55,7 @@ def frame_end(data: bytes | bytearray | memoryview, start: int) -> int | None:
 def decode_frame(data: bytes | memoryview, start: int) -> tuple[Command, int] | None:
     """Decode one command; None until its frame is complete. The result does not refer to `data`.
 
-    Hot: about 3 µs, of which the header's JSON takes 2; both numbers are read by one call.
+    Hot: about 3 µs, 2 of them for the header's JSON; one call reads both numbers.
     """
     if len(data) - start < 8:
         frame_end(data, start)
@@ -98,7 +99,7 @@ def decode_frame(data: bytes | memoryview, start: int) -> tuple[Command, int] | 
     else:
         raise RemoteProtocolError(f"unknown header serialisation {serialization}")
     if body_start != end:
-        command.body = bytes(data[body_start:end])  # Copies unless it is bytes already.
+        command.body = bytes(data[body_start:end])  # Copies unless it already is bytes.
     return command, end
 
 
@@ -116,7 +117,7 @@ def encode_frame(command: Command) -> bytes:
 
 
 def encode_head(command: Command, pieces: tuple[bytes | memoryview, ...] = ()) -> bytes:
-    """Encode everything before the body, which follows it: a large body is better not copied.
+    """Encode everything before the body, which follows it: copying a large body is better avoided.
 
     pieces: what follows the body. Hot: a JSON header takes about 1 µs.
     """
@@ -161,7 +162,7 @@ class JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class PlainHeader(msgspec.Struct, gc=False):
-    """A header without nulls among its fields, as clients and we write it: it needs no second look."""
+    """A header without null fields, as written by clients and by us; it needs no further checks."""
 
     code: Int32
     language: str
@@ -178,7 +179,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def _decode_any_json(data: bytes | memoryview) -> Command:
-    """Decode a header with nulls, or with missing members; or report the error."""
+    """Decode a header with nulls or missing members, or report the error."""
     try:
         header = _decode_json(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -200,14 +201,14 @@ def _decode_any_json(data: bytes | memoryview) -> Command:
 
 
 _FIXED = Struct(">hBhiii")
-_FIXED_BYTES: Final = _FIXED.size  # 17, the remark's length included
+_FIXED_BYTES: Final = _FIXED.size  # 17, including the remark's length
 _KEY = Struct(">h")
-#: Ours: layouts of ext fields that are remembered, each of at most so many bytes and fields: 3 MB in all. It
-#: would be 10 with fields of two bytes, 128 of them, as no client's requests have.
+#: Ours: cached layouts of ext fields, each within the two limits below: 3 MB in all. It could reach 10 MB
+#: with 128 fields of two bytes each, which no client sends.
 LAYOUTS_MAX: Final = 512
 LAYOUT_BYTES_MAX: Final = 1_024
 LAYOUT_FIELDS_MAX: Final = 32
-#: Ours: a layout costs as much to find out as three headers without one.
+#: Ours: determining a layout costs as much as decoding three headers without one.
 LAYOUT_MISSES_MAX: Final = 8
 
 LANGUAGE_NAMES: Final = (
@@ -251,9 +252,9 @@ def decode_binary_header(data: bytes) -> Command:
 
 
 def _decode_ext(data: bytes, position: int, end: int) -> dict[str, str]:
-    """Decode the ext fields; hot, so the layout of the last ones of this size is tried first.
+    """Decode the ext fields. Hot, so the last layout of this size is tried first.
 
-    Nearly all are ASCII: then they are decoded as one text and sliced.
+    Nearly all are ASCII, and are decoded as one text and sliced.
     """
     octets = data[position:end]
     layout = _LAYOUTS.get(end - position)
@@ -273,7 +274,7 @@ def _decode_ext(data: bytes, position: int, end: int) -> dict[str, str]:
 
 
 def _ext_fields(octets: bytes) -> Iterator[tuple[str, int, int]]:
-    """Yield each field's key, and where its value begins and ends; a zero length means null."""
+    """Yield each field's key, and the start and end of its value; a zero length means null."""
     at, size, left = 0, len(octets), FIELDS_MAX
     try:
         while at < size:
@@ -295,9 +296,9 @@ def _ext_fields(octets: bytes) -> Iterator[tuple[str, int, int]]:
 
 
 class _Layout:
-    """Where the values lie in ext fields, and all that is not a value.
+    """The positions of the values in ext fields, and all bytes between them.
 
-    Nearly all headers of a client have one of a few layouts, and one that is known takes a third of the time.
+    Nearly all headers of a client have one of a few layouts; a known one takes a third of the time.
     """
 
     __slots__ = ("_misses", "expected", "fields", "heads")
@@ -313,12 +314,12 @@ class _Layout:
         self._misses = 0
 
     def is_outdated(self) -> bool:
-        """Return whether so many headers in turn had another layout that this one is of no use."""
+        """Return whether too many headers in a row had another layout."""
         self._misses += 1
         return self._misses > LAYOUT_MISSES_MAX
 
 
-#: By the size of the ext fields.
+#: The last layout, by the size of the ext fields.
 _LAYOUTS: dict[int, _Layout] = {}
 
 
@@ -348,6 +349,6 @@ def encode_binary_header(command: Command) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _encode_key(key: str) -> bytes:
-    """Encode an ext field's key; there are few, and each is in every header of its kind."""
+    """Encode an ext field's key; cached, as a few keys are in every header of a kind."""
     data = key.encode()
     return _KEY.pack(len(data)) + data

@@ -7,8 +7,8 @@ refused.
 
 Additions that a reader may ignore, such as a new field, need no new version; those it must understand do. A
 program supports every version from VERSION_MIN to VERSION, so that brokers and members can be upgraded one by
-one, and writes the version of the other side: 1 until an answer has named a higher one. While VERSION is 1,
-that is 1.
+one, and writes the other side's version: 1 until an answer has named a higher one. While VERSION is 1, it
+writes 1.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ VERSION_FIELD: Final = "lbVersion"
 
 
 def version_refusal(name: str, ext: Mapping[str, str]) -> str | None:
-    """Return why a request's version is not supported; None if it is."""
+    """Return why a request's version is not supported, or None if it is."""
     written = ext.get(VERSION_FIELD)
     if written is None:
         return None if VERSION_MIN == 1 else _refusal(name, "1")

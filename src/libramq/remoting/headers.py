@@ -1,8 +1,8 @@
-"""The typed headers of requests: which ext fields each request has, and how a missing or invalid one is
-refused.
+"""The typed headers of requests: the ext fields of each request, and the refusal of a missing or invalid one.
 
 Field names on the wire are camelCase and all values are text; `decode_header` turns them into typed values.
-First those of clients, then POP's, then administration's: what mqadmin sends to name servers and brokers.
+Client requests come first, then POP's, then administration's, which mqadmin sends to name servers and
+brokers.
 Upstream: remoting/protocol/header/*.java, header/namesrv/*.java.
 """
 
@@ -31,7 +31,7 @@ def decode_header(command: Command, kind: type[H]) -> H:
 
 
 def encode_header(header: Header) -> dict[str, str]:
-    """Flatten a header into ext fields; null fields are left out."""
+    """Encode a header as ext fields, without the null ones."""
     ext = {}
     for name, field in zip(header.__struct_encode_fields__, header.__struct_fields__, strict=True):
         value = getattr(header, field)
@@ -87,7 +87,7 @@ class SendMessageHeader(Header):
     unit_mode: bool | None = None
     batch: bool | None = None
     max_reconsume_times: Int | None = None
-    lb_inner: bool | None = None  # Ours: one id will do for a batch that is stored as one record.
+    lb_inner: bool | None = None  # Ours: one id suffices for a batch stored as one record.
 
 
 class SendMessageHeaderV2(SendMessageHeader):
@@ -109,10 +109,10 @@ class SendMessageHeaderV2(SendMessageHeader):
 
 
 class SendBackHeader(Header):
-    """CONSUMER_SEND_MSG_BACK: redeliver this message later. lb_uncounted: it was no attempt.
+    """CONSUMER_SEND_MSG_BACK: redeliver this message later. lb_uncounted: this delivery was no attempt.
 
-    lb_pass_on_ms: the member has no handler for its topic; one that subscribes gets it now, for so long.
-    lb_error_type, lb_error_text: what its handler raised; a dead letter has them as properties.
+    lb_pass_on_ms: the member has no handler for its topic; deliver it now, for this long, to one that
+    subscribes. lb_error_type, lb_error_text: the handler's exception, stored in a dead letter's properties.
     """
 
     offset: Long
@@ -141,7 +141,7 @@ class EndTransactionHeader(Header):
 
 
 class CheckTransactionStateHeader(Header):
-    """CHECK_TRANSACTION_STATE: what became of a transaction (CheckTransactionStateRequestHeader.java)."""
+    """CHECK_TRANSACTION_STATE: query a transaction's outcome (CheckTransactionStateRequestHeader.java)."""
 
     tran_state_table_offset: Long
     commit_log_offset: Long
@@ -164,11 +164,11 @@ class PullMessageHeader(GroupQueueHeader):
     subscription: str | None = None
     expression_type: str | None = None
     max_msg_bytes: Int | None = None
-    # Ours: the member of a coordinated group that pulls, the epoch of its grant, what its opening named.
+    # Ours: the pulling member of a coordinated group, the epoch of its grant, and its opening's topic start.
     lb_member: str | None = None
     lb_queue_epoch: Long | None = None
     lb_topic_start: Long | None = None
-    lb_takes_batches: bool | None = None  # Ours: it unwraps inner batches, from before the offset perhaps.
+    lb_takes_batches: bool | None = None  # Ours: it unwraps inner batches, which may begin before the offset.
 
 
 class QueryConsumerOffsetHeader(GroupQueueHeader):
@@ -178,9 +178,10 @@ class QueryConsumerOffsetHeader(GroupQueueHeader):
 
 
 class UpdateConsumerOffsetHeader(GroupQueueHeader):
-    """UPDATE_CONSUMER_OFFSET. lb_returned: by a slave, of what was committed there; it moves nothing back.
+    """UPDATE_CONSUMER_OFFSET. lb_returned: a slave returns a commit made there, which moves nothing back.
 
-    lb_mirrored: by a program that keeps its position itself, and shows it here; no operator's reset moves it.
+    lb_mirrored: a program that keeps its position elsewhere mirrors it here; no reset by an operator moves
+    it.
     """
 
     commit_offset: Long
@@ -191,7 +192,7 @@ class UpdateConsumerOffsetHeader(GroupQueueHeader):
 
 
 class MaxOffsetHeader(QueueHeader):
-    """GET_MAX_OFFSET. lb_since: ours: the asker wants to know where a former topic of this name ended."""
+    """GET_MAX_OFFSET. lb_since: ours: also return where the last deleted topic of this name ended."""
 
     lb_since: bool | None = None
 
@@ -208,12 +209,12 @@ class ViewMessageHeader(Header):
 
     offset: Long
     topic: str | None = None
-    # Ours: the SHA-256 of the record that a slave has there.
+    # Ours: the SHA-256 of the slave's record there.
     lb_sha256: str | None = None
 
 
 class QueryMessageHeader(TopicHeader):
-    """QUERY_MESSAGE. is_unique_key: the key is the one that producers give each message."""
+    """QUERY_MESSAGE. is_unique_key: the key is a unique id, which producers give each message."""
 
     key: str
     max_num: Int
@@ -238,7 +239,7 @@ class UnregisterClientHeader(Header):
 
 
 class CreateTopicHeader(TopicHeader):
-    """UPDATE_AND_CREATE_TOPIC. lb_abandon_unread: also if groups have not read what is in queues that go."""
+    """UPDATE_AND_CREATE_TOPIC. lb_abandon_unread: remove queues even if groups have not read all of them."""
 
     read_queue_nums: Int
     write_queue_nums: Int
@@ -261,7 +262,7 @@ class DeleteGroupHeader(Header):
 class ResetOffsetHeader(TopicHeader):
     """INVOKE_BROKER_TO_RESET_OFFSET, RESET_CONSUMER_CLIENT_OFFSET.
 
-    To an offset, else to a time (-1: the end). queue_id -1: all queues. is_force: move forwards, too.
+    To an offset, else to a time (-1: the end). queue_id -1: all queues. is_force: also move forwards.
     """
 
     group: str
@@ -278,7 +279,7 @@ class GroupByNameHeader(Header):
 
 
 class GetAllTopicsHeader(Header):
-    """GET_ALL_TOPIC_CONFIG; clients before 5.1 send none of these, and get everything."""
+    """GET_ALL_TOPIC_CONFIG; clients before 5.1 send none of these fields, and get everything."""
 
     topic_seq: Int | None = None
     data_version: str | None = None
@@ -286,7 +287,7 @@ class GetAllTopicsHeader(Header):
 
 
 class GetAllGroupsHeader(Header):
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG, likewise."""
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG; clients before 5.1 send none of these fields, and get everything."""
 
     group_seq: Int | None = None
     data_version: str | None = None
@@ -335,7 +336,7 @@ class BrokerHeartbeatHeader(Header):
 
 
 class SlaveProgressHeader(Header):
-    """SLAVE_PROGRESS: a slave asks another one of its master what that has done. Ours."""
+    """SLAVE_PROGRESS: a slave asks another slave of its master for its progress. Ours."""
 
     broker_id: Long
 
@@ -362,8 +363,8 @@ class GroupJoinHeader(GroupHeader):
     """GROUP_JOIN. lb_member: our former id, if we return to a coordinator that may have lost it.
 
     lb_revoke_timeout_ms: how long we may take to release a queue.
-    lb_if_free: do not take the place of a static member that has our name now.
-    lb_takes_openings: the answer waits for the assignment, and tells what was opened with it.
+    lb_if_free: do not take the place of a static member that now has our name.
+    lb_takes_openings: hold the answer until there is an assignment, and include the queues opened with it.
     """
 
     client_id: str = msgspec.field(name="clientID")
@@ -389,9 +390,9 @@ class GroupRemoveHeader(GroupHeader):
 
 
 class GroupPollHeader(GroupMemberHeader):
-    """GROUP_POLL. lb_epoch: of the member's assignment. lb_takes_openings: as in GROUP_JOIN.
+    """GROUP_POLL. lb_epoch: that of the member's assignment. lb_takes_openings: as in GROUP_JOIN.
 
-    lb_hold_ms: how long it may be held, if the way to the coordinator is long; 0.2.0.
+    lb_hold_ms: how long to hold it, for a long network path to the coordinator; since 0.2.0.
     """
 
     lb_epoch: Long
@@ -402,7 +403,8 @@ class GroupPollHeader(GroupMemberHeader):
 class GroupBeginHeader(GroupHeader):
     """GROUP_BEGIN: a member asks whether its group is new to a topic.
 
-    lb_begins: a new one begins at the ends of queues here. timestamp: at the messages of a time instead.
+    lb_begins: if so, the group begins at the ends of queues here. timestamp: at the messages of a time
+    instead.
     """
 
     topic: str
@@ -436,21 +438,21 @@ class PushReplyHeader(Header):
     unit_mode: bool | None = None
 
 
-#: Ours: how many messages each check point of a pop has, in the order of `startOffsetInfo` and of the body.
-#: Whoever sends `lbMaxMsgNums` gets it from brokers of ours, and knows them by it.
+#: Ours: the number of messages of each check point of a pop, in the order of `startOffsetInfo` and of the
+#: body. Our brokers send it in reply to `lbMaxMsgNums`, which identifies them.
 MESSAGE_COUNTS: Final = "lbMsgCounts"
-#: Ours: how long a broker had a pop before it took the messages, which are invisible from then on. A client
-#: whose clock is set otherwise cannot tell that from `popTime`.
+#: Ours: how long a broker had a pop before it took the messages, which are invisible from then on. With
+#: another clock, a client cannot tell this from `popTime`.
 HELD_MS: Final = "lbHeldMs"
 
 
 class PopMessageHeader(GroupQueueHeader):
     """POP_MESSAGE (PopMessageRequestHeader.java). init_mode: where a new group begins: 0 first, 1 last.
 
-    born_time: by the client's clock; 0: when the broker has read it, at Apache's brokers too.
+    born_time: by the client's clock; 0: the time at which the broker reads it, at Apache's brokers as well.
 
-    lb_max_msg_nums: ours, how many messages a broker of ours may return; Apache's knows the other alone, and
-    refuses more than 32.
+    lb_max_msg_nums: ours, the number of messages that one of our brokers may return; Apache's uses only
+    max_msg_nums, and refuses more than 32.
     """
 
     max_msg_nums: Int
@@ -475,7 +477,7 @@ class AckMessageHeader(GroupQueueHeader):
 class ChangeInvisibleTimeHeader(AckMessageHeader):
     """CHANGE_MESSAGE_INVISIBLETIME (ChangeInvisibleTimeRequestHeader.java).
 
-    lb_unseen: ours; no program has seen the message, so that its next delivery is no further attempt.
+    lb_unseen: ours; no program has seen the message, so its next delivery does not count as another attempt.
     """
 
     invisible_time: Long
@@ -538,7 +540,7 @@ class BrokerMemberGroupHeader(Header):
 class CloneOffsetsHeader(Header):
     """CLONE_GROUP_OFFSET.
 
-    topic: blank for all that the source has read. offline: whatever its members subscribe to.
+    topic: blank for all topics the source has read. offline: regardless of its members' subscriptions.
     """
 
     src_group: str
@@ -548,7 +550,7 @@ class CloneOffsetsHeader(Header):
 
 
 class CorrectionOffsetHeader(TopicHeader):
-    """QUERY_CORRECTION_OFFSET. filter_groups: left out, separated by commas."""
+    """QUERY_CORRECTION_OFFSET. filter_groups: excluded groups, separated by commas."""
 
     compare_group: str
     filter_groups: str | None = None
@@ -569,7 +571,7 @@ class SubscriptionHeader(Header):
 
 
 class GroupForbiddenHeader(GroupAndTopicHeader):
-    """UPDATE_AND_GET_GROUP_FORBIDDEN. readable: whether the group may read the topic; None: leave it."""
+    """UPDATE_AND_GET_GROUP_FORBIDDEN. readable: whether the group may read the topic; None: unchanged."""
 
     readable: bool | None = None
 
@@ -588,7 +590,7 @@ class BrokerConsumeStatsHeader(Header):
     is_order: bool = False
 
 
-#: BrokerStatsManager: the statistics that mqadmin statsAll asks for.
+#: BrokerStatsManager: the statistics queried by mqadmin statsAll.
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 
@@ -607,11 +609,11 @@ class RunningInfoHeader(GroupHeader):
     jstack_enable: bool = False
 
 
-#: In CONSUME_MESSAGE_DIRECTLY to a member: it is a retry of the group, and no operator's test.
+#: In CONSUME_MESSAGE_DIRECTLY to a member: this is a retry of the group, not an operator's test.
 PASSED_ON: Final = "lbPassedOn"
-#: In the member's answer: the delay after which the retry is delivered again, and that it was no attempt.
+#: In the member's answer: the delay level of the next redelivery.
 DELAY_LEVEL: Final = "lbDelayLevel"
-UNCOUNTED: Final = "lbUncounted"
+UNCOUNTED: Final = "lbUncounted"  # In the member's answer: this was no attempt.
 
 
 class ConsumeDirectlyHeader(GroupHeader):
@@ -630,7 +632,7 @@ class ConsumerStatusHeader(GroupAndTopicHeader):
 
 
 class ResumeCheckHeader(Header):
-    """RESUME_CHECK_HALF_MESSAGE. msg_id: the offset id in the topic of those that were given up."""
+    """RESUME_CHECK_HALF_MESSAGE. msg_id: the offset id in the topic of abandoned half messages."""
 
     topic: str | None = None
     msg_id: str | None = None
@@ -645,7 +647,7 @@ class MasterFlushOffsetHeader(Header):
 class LowestIdHeader(Header):
     """NOTIFY_MIN_BROKER_ID_CHANGE: the lowest id among the brokers of a name has changed.
 
-    offline_broker_addr: of the broker that left; ha_broker_addr: of the one that came.
+    offline_broker_addr: that of a broker that left; ha_broker_addr: that of one that came.
     """
 
     min_broker_id: Long
@@ -656,7 +658,7 @@ class LowestIdHeader(Header):
 
 
 class HAInfoHeader(Header):
-    """EXCHANGE_BROKER_HA_INFO and its answer. A master that starts names itself; a slave sends no field."""
+    """EXCHANGE_BROKER_HA_INFO and its answer. A starting master names itself; a slave sends no field."""
 
     master_ha_address: str | None = None
     master_flush_offset: Long | None = None
@@ -689,7 +691,7 @@ class DeletePoliciesHeader(SubjectHeader):
 
 
 class PolicyFilterHeader(Header):
-    """AUTH_LIST_ACL: of some subjects, for some resources, or all (ListAclsRequestHeader.java)."""
+    """AUTH_LIST_ACL: filtered by subjects and resources (ListAclsRequestHeader.java)."""
 
     subject_filter: str | None = None
     resource_filter: str | None = None

@@ -123,7 +123,7 @@ class BrokerStatsData(Document, frozen=True, kw_only=True):
 
 
 class ConsumerStatus(Document, frozen=True, kw_only=True):
-    """Offsets that clients hold: one's by queue (GET_CONSUMER_STATUS_FROM_CLIENT), or by client and queue."""
+    """Offsets held by clients: of one, by queue (GET_CONSUMER_STATUS_FROM_CLIENT), or by client and queue."""
 
     message_queue_table: dict[MessageQueue, int] = {}
     consumer_table: dict[str, dict[MessageQueue, int]] = {}
@@ -140,7 +140,7 @@ class ConsumeDirectlyResult(Document, frozen=True, kw_only=True):
 
 
 class SlaveStatus(Document, frozen=True, kw_only=True):
-    """One slave, as its master sees it (HAConnectionRuntimeInfo). diff: how many bytes it lacks."""
+    """One slave as seen by its master (HAConnectionRuntimeInfo). diff: the bytes it lacks."""
 
     addr: str
     slave_ack_offset: int

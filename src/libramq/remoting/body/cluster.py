@@ -1,5 +1,5 @@
-"""The bodies of name servers: a broker's registration, the brokers of a cluster, lists of topics and groups,
-KV tables.
+"""The bodies of name servers' requests: a broker's registration, a cluster's brokers, lists of topics and
+groups, KV tables.
 
 Upstream: remoting/protocol/body/RegisterBrokerBody.java, ClusterInfo.java, TopicList.java, GroupList.java,
 KVTable.java.
@@ -11,13 +11,13 @@ from libramq.formats.tables import TopicConfigSerializeWrapper
 
 
 class ClusterInfo(Document, frozen=True, kw_only=True):
-    """All brokers that a name server knows."""
+    """All brokers known to a name server."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
 
     def addresses_of(self, broker_name: str) -> dict[int, str]:
-        """Return the addresses of a master and its slaves by their ids; empty if none is known."""
+        """Return the addresses of a master and its slaves by broker id; empty if none is known."""
         broker = self.broker_addr_table.get(broker_name)
         return broker.broker_addrs if broker is not None else {}
 
@@ -48,7 +48,7 @@ class BrokerMemberGroupBody(Document, frozen=True, kw_only=True):
 
 
 class RegisterBrokerBody(Document, frozen=True, kw_only=True):
-    """REGISTER_BROKER: the whole table of topics."""
+    """REGISTER_BROKER: the full topic table."""
 
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper
     filter_server_list: list[str] = []

@@ -1,8 +1,8 @@
 """The bodies about consumers: connected members, queue locks, assigned queues, offsets, resets and running
 infos.
 
-Members of a running info that mqadmin reads without a check are always there; what is not measured (rates and
-times by topic) is left out.
+Members of a running info that mqadmin reads unchecked are always present; unmeasured values (rates and times
+by topic) are left out.
 
 Upstream: body/GetConsumerListByGroupResponseBody.java, LockBatchRequestBody.java, ConsumerConnection.java,
 QueryAssignmentRequestBody.java, QueryAssignmentResponseBody.java, SetMessageRequestModeRequestBody.java,
@@ -49,7 +49,7 @@ class QueueRef(QueueFields, frozen=True, kw_only=True):
 
 
 class LockBatchBody(Document, frozen=True, kw_only=True):
-    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues that a client locks, or unlocks."""
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues for a client to lock or unlock."""
 
     consumer_group: str
     client_id: str
@@ -58,7 +58,7 @@ class LockBatchBody(Document, frozen=True, kw_only=True):
 
 
 class LockBatchReply(Document, frozen=True, kw_only=True):
-    """The queues that the client holds now."""
+    """The queues that the client now holds."""
 
     lock_ok_mq_set: list[QueueRef] = msgspec.field(name="lockOKMQSet", default_factory=list)
 
@@ -66,8 +66,8 @@ class LockBatchReply(Document, frozen=True, kw_only=True):
 class ClientConnection(Document, frozen=True, kw_only=True):
     """One connected client (Connection.java).
 
-    instance, queues: ours, which Java ignores. The name of a static member; the queues that it read last, by
-    topic and broker.
+    instance, queues: ours, ignored by Java: a static member's name; the queues it read last, by topic and
+    broker.
     """
 
     client_id: str
@@ -87,9 +87,9 @@ class GroupDiagnosis(Document, frozen=True, kw_only=True):
 
 
 class ConsumerConnection(Document, frozen=True, kw_only=True):
-    """A group's connected members and subscriptions. diagnoses: ours, which Java ignores.
+    """A group's connected members and subscriptions. diagnoses: ours, ignored by Java.
 
-    protocol, generation, strategy: ours too, of a group whose members speak another protocol than RocketMQ's.
+    protocol, generation, strategy: also ours, for a group whose members use another protocol than RocketMQ's.
     """
 
     connection_set: list[ClientConnection] = []
@@ -112,7 +112,7 @@ class ProducerConnection(Document, frozen=True, kw_only=True):
 class OffsetWrapper(Document, frozen=True, kw_only=True):
     """A group's offset in one queue.
 
-    is_unknown: ours, which Java ignores: the group has neither committed nor, as far as known, read there.
+    is_unknown: ours, ignored by Java: the group has neither committed nor, as far as known, read there.
     """
 
     broker_offset: int
@@ -123,7 +123,7 @@ class OffsetWrapper(Document, frozen=True, kw_only=True):
 
     @property
     def behind(self) -> int:
-        """Return how many messages of the queue the group has not consumed."""
+        """Return the number of the queue's messages that the group has not consumed."""
         return self.broker_offset - self.consumer_offset
 
 
@@ -204,9 +204,9 @@ class QueryAssignmentReply(Document, frozen=True, kw_only=True):
 
 
 class ProcessQueueInfo(Document, frozen=True, kw_only=True):
-    """One queue of a consumer, with the messages that it has not finished.
+    """One queue of a consumer, with its unfinished messages.
 
-    last_consume_timestamp: None where it is not measured, as by our consumers.
+    last_consume_timestamp: None if not measured, as by our consumers.
     """
 
     commit_offset: int
@@ -216,13 +216,13 @@ class ProcessQueueInfo(Document, frozen=True, kw_only=True):
     cached_msg_size_in_mib: int = msgspec.field(name="cachedMsgSizeInMiB", default=0)
     locked: bool = False
     last_lock_timestamp: int = 0
-    dropped: bool = msgspec.field(name="droped", default=False)  # As Apache spells it.
+    dropped: bool = msgspec.field(name="droped", default=False)  # Apache's spelling.
     last_pull_timestamp: int = 0
     last_consume_timestamp: int | None = None
 
 
 class ConsumerRunningInfo(Document, frozen=True, kw_only=True):
-    """A consumer: its settings, subscriptions and queues; jstack: what its threads do, if requested."""
+    """A consumer: its settings, subscriptions and queues; jstack: its threads' stacks, if requested."""
 
     properties: dict[str, str] = {}
     subscription_set: list[SubscriptionData] = []

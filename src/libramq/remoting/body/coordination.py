@@ -28,7 +28,7 @@ from libramq.remoting.body.consumers import QueueFields
 class QueueGrant(QueueFields, frozen=True, kw_only=True):
     """A queue and the epoch of its grant. member: the owner, if the request does not imply it.
 
-    attempts: what the message at `offset` has behind it, where its queue is read in order.
+    attempts: earlier deliveries of the message at `offset`, if its queue is read in order.
     """
 
     epoch: int
@@ -40,7 +40,7 @@ class QueueGrant(QueueFields, frozen=True, kw_only=True):
     def of(
         cls, queue: MessageQueue, epoch: int, member: str = "", attempts: Attempts = NO_ATTEMPTS
     ) -> "QueueGrant":
-        """Return the grant of a queue."""
+        """Return a queue's grant."""
         offset, times = attempts
         return cls(**queue._asdict(), epoch=epoch, member=member, offset=offset, attempts=times)
 
@@ -55,22 +55,22 @@ def grants_of(claims: Claims, attempts: Mapping[MessageQueue, Attempts] | None =
 
 
 def claims_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, Claim]:
-    """Return the owners of queues from a body; of several grants of a queue the last."""
+    """Decode the owners of queues; of several grants of a queue, the last counts."""
     return {grant.queue: Claim(grant.member, grant.epoch) for grant in grants}
 
 
 def attempts_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, Attempts]:
-    """Return the attempts of queues that have any from a body."""
+    """Decode the attempts of queues that have any."""
     return {grant.queue: Attempts(grant.offset, grant.attempts) for grant in grants if grant.attempts > 0}
 
 
 def epochs_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, int]:
-    """Return epochs by queue from a body; of several grants of a queue the last."""
+    """Decode epochs by queue; of several grants of a queue, the last counts."""
     return {grant.queue: grant.epoch for grant in grants}
 
 
 class QueueOpened(QueueFields, frozen=True, kw_only=True):
-    """A queue that was opened for the member with its grant; the rest is as in `OpenedQueue`."""
+    """A queue opened for the member with its grant; the other fields are those of `OpenedQueue`."""
 
     offset: int | None = None
     former_epoch: int | None = None
@@ -90,9 +90,9 @@ class QueueOpened(QueueFields, frozen=True, kw_only=True):
 
 
 class GroupJoinBody(Document, frozen=True, kw_only=True):
-    """GROUP_JOIN: topics with their filter expressions; the queues held already; the capacity.
+    """GROUP_JOIN: topics with their filter expressions; the queues already held; the capacity.
 
-    orderly: it handles the messages of a queue in order; None: it does not say, as in 0.1.0.
+    orderly: the member handles a queue's messages in order; None: unstated, as in 0.1.0.
     """
 
     subscriptions: dict[str, str] = {}
@@ -105,8 +105,8 @@ class GroupJoinBody(Document, frozen=True, kw_only=True):
 class GroupPollBody(Document, frozen=True, kw_only=True):
     """GROUP_POLL: the queues the member holds, with their epochs; duplicates seen since the last poll.
 
-    leaving: it stops, and releases its queues as they are drained. slow: one of its handlers has passed
-    max_processing_ms, and others are to have its queues until that is done.
+    leaving: it stops, and releases its queues as they are drained. slow: one of its handlers has exceeded
+    max_processing_ms, and others should have its queues until that handler is done.
     """
 
     held: list[QueueGrant] = []
@@ -118,8 +118,8 @@ class GroupPollBody(Document, frozen=True, kw_only=True):
 class GroupReleaseBody(Document, frozen=True, kw_only=True):
     """GROUP_RELEASE: queues that a member has released. leaving, slow: as in GROUP_POLL.
 
-    uncommitted: those of which it has handled more than was acknowledged as committed; None: unknown, as in
-    0.2.0.
+    uncommitted: released queues with handled messages whose commit was not acknowledged; None: unknown, as
+    in 0.2.0.
     """
 
     queues: list[QueueGrant] = []
@@ -131,7 +131,7 @@ class GroupReleaseBody(Document, frozen=True, kw_only=True):
 class GroupLeaveBody(Document, frozen=True, kw_only=True):
     """GROUP_LEAVE: with a rebalance reason (member_left, processing_timeout).
 
-    queues: those that it has dropped with everything handled committed, and has not released yet.
+    queues: dropped but not yet released queues in which all handled messages are committed.
     """
 
     reason: str = "member_left"
@@ -139,10 +139,10 @@ class GroupLeaveBody(Document, frozen=True, kw_only=True):
 
 
 class GroupAssignment(Document, frozen=True, kw_only=True):
-    """The reply to GROUP_JOIN and GROUP_POLL: the queues that the member may hold now, and those to release.
+    """The reply to GROUP_JOIN and GROUP_POLL: the queues the member may hold now, and those to release.
 
     opened: those of the queues that were opened for it under these grants. warning: a problem of the group,
-    for the member's user; "" for none. knows_slow: the coordinator heeds `slow`, and 0.1.0 does not.
+    for the member's user, or "". knows_slow: the coordinator supports `slow`, which 0.1.0 does not.
     """
 
     epoch: int
@@ -171,8 +171,8 @@ class PeerAssignBody(Document, frozen=True, kw_only=True):
 class PeerGrantBody(Document, frozen=True, kw_only=True):
     """PEER_GRANT: the coordinator sends a fence the owners of its queues.
 
-    epoch: the group's. complete: these are all queues of the group at this broker; others have no owner.
-    client_ids: by member, when the members begin to allocate for themselves: they take precedence for locks.
+    epoch: the group's. complete: these are all of the group's queues at this broker; others have no owner.
+    client_ids: by member, when members begin to allocate for themselves; these take precedence for locks.
     """
 
     group: str
@@ -211,9 +211,9 @@ class PeerMembersBody(Document, frozen=True, kw_only=True):
     """PEER_MEMBERS: an edge reports its members to the coordinator of their groups.
 
     masters: the brokers it knows, itself included, from which it derives coordinators. complete: these are
-    all its groups with that coordinator; otherwise the changed ones, and the others stay as they were.
-    listed: those of these groups whose member list came from another coordinator.
-    assignments: in a complete report, the recorded assignments of members that query for their queues.
+    all its groups with that coordinator; otherwise the changed ones, and the others are unchanged. listed:
+    those of these groups whose member list came from another coordinator. assignments: in a complete report,
+    the recorded assignments of members that query for their queues.
     """
 
     broker_name: str
@@ -227,8 +227,8 @@ class PeerMembersBody(Document, frozen=True, kw_only=True):
 class PeerListBody(Document, frozen=True, kw_only=True):
     """PEER_LIST: a coordinator sends an edge the members of a group that has members at several edges.
 
-    No client ids: the group is at one edge now, which knows its members itself. version: grows with each list
-    of one coordinator.
+    Without client ids, the group is now at one edge only, which knows its members itself. version: grows with
+    each list of a coordinator.
     """
 
     broker_name: str
@@ -246,8 +246,8 @@ class PeerGatherBody(Document, frozen=True, kw_only=True):
 class PeerGathered(Document, frozen=True, kw_only=True):
     """The state of a fence: the highest epoch it has seen, and the members that have its queues open.
 
-    members: those of the group, as its coordinator at the same broker knew them under members_epoch; None:
-    the broker has not coordinated the group as far back as it remembers.
+    members: the group's, as its coordinator at the same broker knew them under members_epoch; None: as far
+    back as the broker remembers, it has not coordinated the group.
     """
 
     epoch: int = 0
@@ -276,10 +276,10 @@ class PeerGathered(Document, frozen=True, kw_only=True):
 
 
 class PeerRemovedBody(Document, frozen=True, kw_only=True):
-    """PEER_REMOVED: a broker has deleted a topic, or a group; its fence has lost its state with it.
+    """PEER_REMOVED: a broker has deleted a topic, or a group; its fence has lost the related state.
 
-    One of the two is named; it may have been created again meanwhile. Both: an operator has set the group's
-    offsets there, and the topic's queues are closed until they are granted again.
+    Either may have been created again meanwhile. If both are named, an operator has set the group's offsets
+    there, and the topic's queues are closed until they are granted again.
     """
 
     broker_name: str
@@ -304,11 +304,11 @@ class PeerStartedBody(Document, frozen=True, kw_only=True):
 
 
 class PeerRebalanceBody(Document, frozen=True, kw_only=True):
-    """PEER_REBALANCE: a coordinator reports the progress of a rebalance to the brokers of a group's queues.
+    """PEER_REBALANCE: a coordinator reports a rebalance's progress to the brokers of a group's queues.
 
     is_complete: every queue is granted to its target; then these are the members, and uncommitted the queues
-    whose messages may be redelivered. replaced: clients that have taken the places of others, by those; their
-    queues have not moved. instances: their static names, by client id.
+    whose messages may be redelivered. replaced: new client ids by the ids they replaced; their queues have
+    not moved. instances: their static names, by client id.
     """
 
     group: str

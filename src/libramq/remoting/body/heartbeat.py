@@ -1,6 +1,6 @@
 """The body of a heartbeat, in which a client describes its producer and consumer groups to brokers.
 
-The garbage collector does not look at these: a client may have 1,000 groups, and 25,000 objects stop the
+The garbage collector does not track these types: a client may have 1,000 groups, and 25,000 objects stop the
 loop for 20 ms.
 
 Upstream: remoting/protocol/heartbeat/HeartbeatData.java, ConsumerData.java.
@@ -35,7 +35,7 @@ class ConsumerData(Document, frozen=True, kw_only=True, gc=False):
 
 
 class HeartbeatData(Document, frozen=True, kw_only=True, gc=False):
-    """A heartbeat. fingerprint ≠ 0 and without_sub are version 2 of it."""
+    """A heartbeat. fingerprint ≠ 0 and without_sub belong to version 2."""
 
     client_id: str = msgspec.field(name="clientID", default="")
     producer_data_set: list[ProducerData] = []

@@ -21,9 +21,9 @@ class NumberingsFile(Document, frozen=True, kw_only=True):
 
 
 class PeerNodeBody(Document, frozen=True, kw_only=True):
-    """PEER_NODE: a broker asks another what Kafka's clients need to know of it; the reply is a PeerNode.
+    """PEER_NODE: a broker asks another for its data about Kafka's clients; the reply is a PeerNode.
 
-    version: of the last reply that it has.
+    version: that of the last reply it has.
     """
 
     broker_name: str
@@ -31,9 +31,9 @@ class PeerNodeBody(Document, frozen=True, kw_only=True):
 
 
 class PeerNode(Document, frozen=True, kw_only=True):
-    """A broker as Kafka's clients see it. topics: their queues; None: nothing has changed since that version.
+    """A broker as Kafka's clients see it. topics: queue counts; None: unchanged since the requested version.
 
-    host: empty where it does not serve them.
+    host: empty if it does not serve Kafka's clients.
     """
 
     version: int
@@ -46,7 +46,7 @@ class PeerNode(Document, frozen=True, kw_only=True):
 class PeerTopicBody(Document, frozen=True, kw_only=True):
     """PEER_TOPIC: a Kafka client creates, extends or deletes a topic at all brokers.
 
-    queues: how many the receiver is to have; 0: it deletes the topic. attributes: of one that is new.
+    queues: the receiver's new number of queues; 0 deletes the topic. attributes: for a new topic.
     """
 
     broker_name: str
@@ -57,7 +57,7 @@ class PeerTopicBody(Document, frozen=True, kw_only=True):
 
 
 class QueueOffset(QueueFields, frozen=True, kw_only=True):
-    """A committed offset; -1: none."""
+    """A committed offset, or -1."""
 
     offset: int = -1
 
@@ -75,9 +75,9 @@ def queues_of(queues: Iterable[MessageQueue]) -> list[QueueOffset]:
 class PeerOffsetsBody(Document, frozen=True, kw_only=True):
     """PEER_OFFSETS: a group's coordinator commits, reads and deletes offsets at the queues' brokers.
 
-    commits: those of the receiver's queues are committed, and those of others' are copies for the case that
-    their broker fails. queues: whose offsets are wanted; is_all: those of all the receiver's queues are.
-    removed: queues whose offsets are deleted; is_deleted: the group is. The reply is a PeerOffsets.
+    commits: the receiver commits those of its own queues, and keeps the others as copies in case their broker
+    fails. queues: those whose offsets to return; is_all: return those of all the receiver's queues. removed:
+    queues whose offsets to delete; is_deleted: the group was deleted. The reply is a PeerOffsets.
     """
 
     broker_name: str
@@ -90,9 +90,9 @@ class PeerOffsetsBody(Document, frozen=True, kw_only=True):
 
 
 class PeerOffsets(Document, frozen=True, kw_only=True):
-    """The answer to PEER_OFFSETS.
+    """The reply to PEER_OFFSETS.
 
-    codes: a response code for each commit in the receiver's queues, in order. offsets: those wanted.
+    codes: a response code for each commit in the receiver's queues, in order. offsets: the requested ones.
     """
 
     codes: list[int] = []
@@ -100,12 +100,12 @@ class PeerOffsets(Document, frozen=True, kw_only=True):
 
 
 class PeerGroupsBody(Document, frozen=True, kw_only=True):
-    """PEER_GROUPS: a coordinator passes on what has changed in its groups; the answer has lbKnown=1.
+    """PEER_GROUPS: a coordinator replicates changes in its groups; the reply has lbKnown=1.
 
-    sequence: of this request, above the one before. after: of the one before; 0: what came earlier is void. A
-    receiver without that one answers lbKnown=0, forgets the sender's groups, and gets all of them again.
-    gone: groups whose earlier state is void, and members that are gone; it counts before `classic`, groups
-    by their names, and `modern`, as in config/kafkaGroups.json.
+    sequence: this request's number, higher than the previous one's. after: the previous one's; 0 voids all
+    earlier state. A receiver that lacks the previous request replies lbKnown=0, forgets the sender's groups,
+    and is sent all of them again. gone: groups whose earlier state is void, and removed members; applied
+    before `classic` (groups by name) and `modern` (as in config/kafkaGroups.json).
     """
 
     broker_name: str
