@@ -1,6 +1,6 @@
 """The blocking consumer: the asyncio one with its event loop on a thread of its own.
 
-Messages that are there are taken on the caller's thread; only waiting for others needs the loop.
+Buffered messages are taken on the caller's thread; only waiting for more needs the loop.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ G = TypeVar("G", bound=GroupConsumer)
 def joining(
     subscribe: Callable[Concatenate[G, P], Joined],
 ) -> Callable[Concatenate[BlockingClient[G], P], None]:
-    """Return a consumer's `subscribe`; the first one, if it runs, waits until it has joined its group."""
+    """Return a blocking `subscribe`; the first call on a running consumer waits until it has joined."""
 
     @wraps(subscribe)
     def call(self: BlockingClient[G], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -48,11 +48,11 @@ def joining(
 
 
 class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
-    """Returns messages to a program that asks for them; see libramq.client.Consumer.
+    """Returns messages to programs that fetch them; see libramq.client.Consumer.
 
-    One thread fetches at a time; others wait for it. What it was given last is in its hands: if another
-    thread stops the consumer, that is waited for. Plain hooks run on threads, and may call its methods,
-    except those that fetch.
+    One thread fetches at a time; others wait for it. Its last messages are in progress: a stop by another
+    thread waits for them. Plain hooks run on threads, and may call the consumer's methods, except those that
+    fetch.
     """
 
     _advice = "make the hook a plain function: it runs on a thread that may wait"
@@ -68,12 +68,12 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
         self._client = asynchronous_consumer.Consumer(**options)
         self._stop_timeout_ms = STOP_TIMEOUT_MS
         self._lock = threading.RLock()
-        #: The thread that fetched last: it has messages in hand.
+        #: The thread that fetched last; its messages are in progress.
         self._fetcher: threading.Thread | None = None
 
     @property
     def client_id(self) -> str:
-        """Return the client id by which brokers know it."""
+        """Return the client id by which brokers know this consumer."""
         return self._client.client_id
 
     subscribe = joining(asynchronous_consumer.Consumer.subscribe)
@@ -83,7 +83,7 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
     def getmany(
         self, *, timeout_ms: int = POLL_TIMEOUT_MS, max_records: int | None = None
     ) -> FetchedMessages:
-        """Return messages by queue, in order; an empty dict if none has come within the time."""
+        """Return messages by queue, in order; an empty dict if none arrives within the timeout."""
         whole_number("timeout_ms", timeout_ms, 0)
         if max_records is not None:
             whole_number("max_records", max_records, 1)
@@ -91,7 +91,7 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
         return self._fetch("getmany", lambda buffer: buffer.take(count_max), timeout_ms / 1000) or {}
 
     def getone(self) -> MessageExt:
-        """Return the next message, when there is one. The message returned before is done."""
+        """Wait for the next message and return it. The previous one is done."""
         message = self._fetch("getone", FetchBuffer.take_one, None)
         assert message is not None, "it waits without end"
         return message
@@ -101,7 +101,7 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
         return self
 
     def __next__(self) -> MessageExt:
-        """Return the next message, as `getone`."""
+        """Return the next message, like `getone`."""
         try:
             return self.getone()
         except LocalProtocolError:
@@ -162,18 +162,18 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
             waiting.result()
         except asyncio.CancelledError:
             raise InvalidState("this consumer was stopped") from None
-        except BaseException:  # Ctrl-C: nobody waits any more.
+        except BaseException:  # Ctrl-C: the caller stops waiting.
             waiting.cancel()
             raise
 
     def _finish(self, *, is_done: bool) -> None:
-        """Note what became of what was returned, unless another thread is still at work on it."""
+        """Mark the returned messages as done or not, unless another thread is still working on them."""
         fetcher = self._fetcher
         if fetcher is threading.current_thread() or (fetcher is not None and not fetcher.is_alive()):
             self._note(lambda buffer: buffer.finish(is_done=is_done))
 
     def _note(self, note: Callable[[FetchBuffer], None]) -> None:
-        """Note what is done, unless a thread fetches just now: what came before is done by that."""
+        """Mark messages as done, unless a thread is fetching: that marks earlier ones itself."""
         if self._lock.acquire(blocking=False):
             try:
                 waiting = self._client._waiting
@@ -187,7 +187,7 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
     def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Commit, unless auto_commit is off, leave the group, and close.
 
-        What this thread has fetched counts as done. What a thread has fetched that has ended does not.
+        Messages that this thread fetched count as done; those of a thread that has ended do not.
         """
         self._finish(is_done=self._fetcher is threading.current_thread())
         self._stop_timeout_ms = timeout_ms
@@ -205,10 +205,10 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
     async def _stop(self) -> None:
         await self._client.stop(timeout_ms=self._stop_timeout_ms)
 
-    # Queues and offsets, as libramq.client.Consumer's.
+    # Queues and offsets; see libramq.client.Consumer.
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit what was returned, or these offsets, and wait until the brokers have acknowledged it."""
+        """Commit all returned messages, or these offsets; wait until the brokers have acknowledged them."""
         if offsets is None:
             self._finish(is_done=True)
         else:

@@ -1,5 +1,5 @@
-"""The requests of brokers to a consumer: notices of changes, offset resets, running info, messages to be
-consumed directly; what each is answered.
+"""The requests of brokers to a consumer, and their answers: change notifications, offset resets, running
+info, and messages to be consumed directly.
 
 Upstream: impl/ClientRemotingProcessor.java, DefaultMQPushConsumerImpl.consumerRunningInfo,
 ProcessQueue.fillProcessQueueInfo, ConsumeMessageConcurrentlyService.consumeMessageDirectly.
@@ -36,9 +36,9 @@ from libramq.remoting.headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 
 log = get_logger(__name__)
 
-#: Ours: messages that operators have handlers process at a time.
+#: Ours: how many directly consumed messages handlers process at a time.
 DIRECT_MAX: Final = 16
-#: Ours: the text of all threads' stacks, which a broker passes on.
+#: Ours: the length of the stack dump of all threads, which a broker passes on.
 THREADS_CHARACTERS_MAX: Final = 256 * 1024
 
 #: The requests of brokers that a consumer serves.
@@ -62,9 +62,9 @@ Core = PushConsumerCore | PopConsumerCore
 class DirectDelivery(Delivery):
     """A message that an operator passes to a handler, outside of its queue.
 
-    So does a broker with a retry that reached a member of the group which does not subscribe to its topic.
+    Brokers do the same with a retry that reached a group member without a subscription to its topic.
     It does not block the queue, and its result neither moves an offset nor sends the message back.
-    ended: takes the result, on the network thread.
+    ended: called with the result, on the network thread.
     """
 
     __slots__ = ("_error", "_monotonic_ms", "_orderly", "ended")
@@ -86,13 +86,13 @@ class DirectDelivery(Delivery):
         self._error: str | None = None
 
     def begin(self) -> bool:
-        """Begin; nothing forbids it."""
+        """Begin unconditionally."""
         self.began_ms = self._monotonic_ms()
         self.started = True
         return True
 
     def raised(self, error: BaseException) -> None:
-        """Keep what the handler raised, for the operator."""
+        """Keep the handler's exception for the operator."""
         kind, text = HandlerError.of(error)
         self._error = f"{kind}: {text}"
 
@@ -139,7 +139,7 @@ class BrokerRequests:
         self._by_code: dict[int, Callable[[Command, Answer], None]] = dict(zip(SERVED, handlers, strict=True))
 
     def handle(self, request: Command, answer: Answer) -> None:
-        """Handle a request to a consumer that runs."""
+        """Handle a request to a running consumer."""
         handler = self._by_code.get(request.code)
         if handler is not None:
             handler(request, answer)
@@ -161,7 +161,7 @@ class BrokerRequests:
             self._event(partial(self._core.offsets_set, request.ext.get("topic", ""), offsets))
 
     def _status(self, request: Command, answer: Answer) -> None:
-        """Answer with the offsets that it holds in a topic."""
+        """Answer with the consumer's offsets in a topic."""
         offsets = {}
         if request.ext.get("group") == self._settings.group:
             topic = request.ext.get("topic", "")
@@ -171,7 +171,7 @@ class BrokerRequests:
         answer(reply_to(request, ResponseCode.SUCCESS, body=body))
 
     def _running_info(self, request: Command, answer: Answer) -> None:
-        """Answer with its settings, subscriptions and queues; brokers probe silent members with this, too."""
+        """Answer with settings, subscriptions and queues; brokers also probe silent members with this."""
         group = request.ext.get("consumerGroup")
         if group != self._settings.group:
             answer(self._not_here(request, group))
@@ -204,7 +204,7 @@ class BrokerRequests:
         )
 
     def _consume_directly(self, request: Command, answer: Answer) -> None:
-        """Run the handler on one message, and answer with what became of it."""
+        """Run the handler on one message, and answer with the outcome."""
         group = request.ext.get("consumerGroup")
         if group != self._settings.group:
             answer(self._not_here(request, group))
@@ -275,7 +275,7 @@ def _queue_info(owned: OwnedQueue, settings: ConsumerSettings, now: Now) -> Proc
 
 
 def _redelivery(ending: Ending) -> dict[str, str]:
-    """Return how a retry comes again that was passed on to us."""
+    """Return how a retry that a broker passed on is to be redelivered."""
     if not isinstance(ending, NotDone):
         return {UNCOUNTED: "true"} if ending is HandlerOutcome.SKIPPED else {}
     if ending.rejects:
@@ -286,7 +286,7 @@ def _redelivery(ending: Ending) -> dict[str, str]:
 
 
 def _threads() -> str:
-    """Return what every thread of the process does, for mqadmin consumerStatus -s."""
+    """Return the stacks of all threads of the process, for mqadmin consumerStatus -s."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
         f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"

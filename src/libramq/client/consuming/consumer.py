@@ -1,12 +1,12 @@
-"""The consumer, for programs that fetch messages themselves instead of having handlers called: when a message
-counts as done, how often offsets are committed for it, and how long a fetch or commit waits.
+"""The consumer for programs that fetch messages themselves instead of registering handlers: when a message
+counts as done, how often offsets are committed, and how long a fetch or commit waits.
 
     async with Consumer(group="billing", namesrv="127.0.0.1:9876") as consumer:
         await consumer.assign(await consumer.queues("Orders"))
         async for message in consumer:
             ...
 
-Its network side runs on its own thread, so that a program that blocks cannot delay its heartbeats.
+Its network side runs on its own thread, so a program that blocks cannot delay its heartbeats.
 Upstream: client/consumer/DefaultLitePullConsumer.java.
 """
 
@@ -47,26 +47,28 @@ T = TypeVar("T")
 
 
 def check_offsets(offsets: Mapping[MessageQueue, int]) -> None:
-    """Raise ConfigError unless these are offsets of queues."""
+    """Raise ConfigError unless the keys are queues and the values offsets."""
     for queue, offset in offsets.items():
         if not isinstance(queue, MessageQueue):
             raise ConfigError(f"an offset is of a MessageQueue, not of {queue!r}")
         whole_number(f"the offset of {queue}", offset, 0)
 
 
-#: DefaultLitePullConsumer.autoCommitIntervalMillis, pollTimeoutMillis, pullThresholdForAll.
+#: DefaultLitePullConsumer.autoCommitIntervalMillis.
 AUTO_COMMIT_INTERVAL_MS: Final = 5_000
+#: DefaultLitePullConsumer.pollTimeoutMillis.
 POLL_TIMEOUT_MS: Final = 5_000
+#: DefaultLitePullConsumer.pullThresholdForAll.
 PULL_THRESHOLD_FOR_ALL: Final = 10_000
-#: Ours: how long `commit` waits for the brokers, as long as Java's client for each request.
+#: Ours: how long `commit` waits for the brokers. Java's client waits this long for each request.
 COMMIT_TIMEOUT_MS: Final = 5_000
 FETCH_IN_HOOK: Final = (
     "a hook cannot fetch: messages wait until it has returned; it may use seek(), pause(), position() and "
     "commit(), and what fetches is the program outside the hook"
 )
-#: No limit on the messages of one call: what may be buffered is limited anyway.
+#: No limit on the messages of one call: the buffer is bounded anyway.
 ALL: Final = 1 << 31
-#: Ours: after so many messages that were there at once the loop's other tasks have their turn.
+#: Ours: after this many messages returned without waiting, the loop's other tasks get a turn.
 MESSAGES_A_TURN: Final = 64
 
 
@@ -86,7 +88,7 @@ class FetchWaiting(Receiver):
     # Called on the network thread.
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Take what was pulled."""
+        """Buffer pulled messages."""
         if self._deserializer is not None:
             for delivery in deliveries:
                 if not isinstance(delivery.messages, PulledRecords):
@@ -94,7 +96,7 @@ class FetchWaiting(Receiver):
         self.buffer.put(deliveries)
 
     def kept_out(self) -> None:
-        """Wake the program, which will look at the problem."""
+        """Wake the program, which then checks for the problem."""
         self._has_changed = True
         self._wake_soon()
 
@@ -113,7 +115,7 @@ class FetchWaiting(Receiver):
         """Wait until something has arrived or changed; return False when the time is over."""
         self._waiter = waiter = self._loop.create_future()
         try:
-            if self.buffer.has_arrivals or self._has_changed:  # Before it could see us wait.
+            if self.buffer.has_arrivals or self._has_changed:  # Before the waiter was set.
                 return True
             async with asyncio.timeout_at(until):
                 await waiter
@@ -125,7 +127,7 @@ class FetchWaiting(Receiver):
         return True
 
     def close(self) -> None:
-        """Wake the program: nothing more comes. Called on any thread."""
+        """Wake the program: no more messages will come. Called from any thread."""
         self._has_changed = True
         self._wake_soon()
 
@@ -134,7 +136,7 @@ class FetchWaiting(Receiver):
             return
         try:
             self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:  # It is closed.
+        except RuntimeError:  # The loop is closed.
             self._run.loop_closed()
 
     def _wake(self) -> None:
@@ -147,32 +149,33 @@ class FetchWaiting(Receiver):
 class Consumer(GroupConsumer):
     """Reads topics as a member of a group (`subscribe`), or queues that the program chooses (`assign`).
 
-    Messages come with `getmany`, `getone` or `async for`. What a call returned is in the program's hands
-    until it is done:
-    - when more is asked for, by any task,
-    - when `commit` names an offset behind it,
-    - when `commit()` is called by the task that has fetched it, or by any if that one has ended,
+    Messages come with `getmany`, `getone` or `async for`. Returned messages are in progress until they are
+    done:
+    - when any task asks for more messages,
+    - when `commit` is called with an offset behind them,
+    - when `commit()` is called by the task that fetched them, or by any task once that one has ended,
     - at the end of `async with`, unless an exception ends the block.
-    `stop` counts it as done only for the task that has fetched it; what another task works on is waited for.
-    With auto_commit what is done is committed within auto_commit_interval_ms (every 100 ms in coordinated
-    groups), at the hand-over of its queue and when the consumer stops. Without it only `commit` commits.
+
+    `stop` marks messages as done only for the task that fetched them; it waits for those of another task.
+    With auto_commit, done messages are committed within auto_commit_interval_ms (every 100 ms in coordinated
+    groups), when their queue is handed over, and when the consumer stops. Without it only `commit` commits.
 
     When a queue moves to another member,
-    - what was not returned yet is dropped here, and the next member gets it;
-    - for what was returned last, and is not done, the hand-over waits until the next call (or `commit`): in a
-      coordinated group up to revoke_timeout_ms (10 s), else revoke_drain_ms (75 ms). Then on_revoked is
-      called, which may `commit`, and what is done is committed before the queue is released. What was in the
-      program's hands when the time was over is delivered again, to the next member;
-    - what was returned and never committed, because auto_commit is off or this process was killed, is
-      delivered again. No message is lost as long as messages are handled before the next call.
+    - messages not returned yet are dropped here, and the next member gets them;
+    - if the last returned messages are in progress, the hand-over waits until the next call (or `commit`): in
+      a coordinated group up to revoke_timeout_ms (10 s), else revoke_drain_ms (75 ms). Then on_revoked is
+      called, which may `commit`, and done messages are committed before the queue is released. Messages still
+      in progress after that time are delivered again, to the next member;
+    - messages that were returned but never committed, because auto_commit is off or this process was killed,
+      are delivered again. No message is lost as long as messages are handled before the next call.
 
-    group: the consumer group, to which offsets belong in either case; give consumers that `assign` one of
-    their own: a coordinated group refuses them. consume_from, consume_timestamp_ms: where to begin in a queue
-    without a committed offset. max_processing_ms: others get the queues of a member that keeps messages
-    longer (5 min), until its next call. deserializer: makes the `value` of a message of its body, when it is
-    read. broadcasting, strategy, instance_id, the hooks and all others: as for
-    PushConsumer. Failed messages are not redelivered by the broker, as a PushConsumer's are: seek back, or do
-    not commit.
+    group: the consumer group that owns the offsets, with `subscribe` and `assign` alike. Consumers that
+    `assign` need a separate group: a coordinated group refuses them. consume_from, consume_timestamp_ms:
+    where to begin in a queue without a committed offset. max_processing_ms: a member that keeps messages
+    longer than this (5 min) loses its queues to others until its next call. deserializer: turns the body of a
+    message into its `value`, when that is read. broadcasting, strategy, instance_id, the hooks and all
+    others: as for PushConsumer. The broker does not redeliver failed messages, as it does for a PushConsumer:
+    seek back, or do not commit.
     """
 
     def __init__(self, **options: Unpack[ConsumerOptions]) -> None:
@@ -183,7 +186,7 @@ class Consumer(GroupConsumer):
         super().__init__(options, fetches=True, persist_ms=interval_ms)
         self._assigned: tuple[MessageQueue, ...] = ()
         self._waiting: FetchWaiting | None = None
-        #: The task that took messages last: it has them in hand.
+        #: The task that fetched last; its messages are in progress.
         self._task: asyncio.Task[object] | None = None
         self._taken_at_once = 0
 
@@ -192,7 +195,7 @@ class Consumer(GroupConsumer):
     def subscribe(self, topic: str, expression: str | Sql = "*") -> Joined:
         """Read a topic with the group: "*" for all, "tagA || tagB", or Sql("a > 3") by properties.
 
-        Before the start, or while it runs; see PushConsumer.subscribe.
+        Call it before the start or while the consumer runs; see PushConsumer.subscribe.
         """
         if self._assigned:
             raise InvalidState("a consumer subscribes or assigns, and this one has assigned queues")
@@ -217,9 +220,10 @@ class Consumer(GroupConsumer):
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Commit, unless auto_commit is off, leave the group, and close.
 
-        What this task has fetched counts as done. If another task fetches, its next call counts: that is
-        waited for, up to the timeout, and ends its `async for`. What a task has fetched that has ended, as in
-        `create_task(consumer.getmany())`, is delivered again, unless it was committed.
+        Messages that the calling task fetched count as done. If another task fetches, `stop` waits for its
+        next call, up to the timeout; that call marks its messages as done and ends its `async for`. Messages
+        of a fetching task that has ended, as in `create_task(consumer.getmany())`, are delivered again unless
+        they were committed.
         """
         self._finish(is_done=self._task is asyncio.current_task())
         self._finish_with_task()
@@ -235,17 +239,17 @@ class Consumer(GroupConsumer):
     async def getmany(
         self, *, timeout_ms: int = POLL_TIMEOUT_MS, max_records: int | None = None
     ) -> FetchedMessages:
-        """Return messages by queue, in order; an empty dict if none has come within the time.
+        """Return messages by queue, in order; an empty dict if none arrives within the timeout.
 
-        What earlier calls returned is done. All that is here is returned, at most max_records. Raises
+        Messages of earlier calls are done. All buffered messages are returned, at most max_records. Raises
         MemberReplaced or NoPermission while one of these keeps the consumer out of its group, and
-        LocalProtocolError when it was stopped.
+        LocalProtocolError after it was stopped.
         """
         whole_number("timeout_ms", timeout_ms, 0)
         if max_records is not None:
             whole_number("max_records", max_records, 1)
         waiting = await self._source_now()
-        waiting.buffer.finish()  # Now: who is cancelled in the next line has asked for more, too.
+        waiting.buffer.finish()  # First: a call cancelled in the next line has asked for more as well.
         await asyncio.sleep(0)  # Hooks are tasks of this loop, and must have their turn.
         deadline = waiting.now() + timeout_ms / 1000
         while True:
@@ -258,9 +262,9 @@ class Consumer(GroupConsumer):
             waiting = await self._source_now()
 
     async def getone(self) -> MessageExt:
-        """Return the next message, when there is one. The message returned before is done."""
+        """Wait for the next message and return it. The previous one is done."""
         self._taken_at_once += 1
-        if self._taken_at_once > MESSAGES_A_TURN:  # Before one is taken: who is cancelled here loses none.
+        if self._taken_at_once > MESSAGES_A_TURN:  # Before the take, so that a cancellation loses no message.
             self._taken_at_once = 0
             await asyncio.sleep(0)
         while True:
@@ -277,7 +281,7 @@ class Consumer(GroupConsumer):
         return self
 
     async def __anext__(self) -> MessageExt:
-        """Return the next message, as `getone`."""
+        """Return the next message, like `getone`."""
         try:
             return await self.getone()
         except LocalProtocolError:
@@ -288,30 +292,30 @@ class Consumer(GroupConsumer):
     def decoded(self, deserializer: Callable[[bytes], Value]) -> DecodedMessages[Value]:
         """Return an iterator of each message with the value of its body: `decoded(json.loads)`.
 
-        An error of the deserializer is raised here, with the message's name; the next step goes on behind it.
+        If the deserializer fails, the error names the message, and the next step continues behind it.
         """
         return DecodedMessages(self, deserializer)
 
     @property
     def is_over(self) -> bool:
-        """Return whether it was stopped, or is being stopped."""
+        """Return whether the consumer is stopping or has stopped."""
         is_ending = self._run is not None and self._run.stage in (Stage.STOPPING, Stage.ENDED)
         return is_ending and self._joining is None and self._failure is None
 
     async def _source_now(self) -> FetchWaiting:
-        """Return where messages come from, when it has joined with what was subscribed since the start."""
+        """Return the source of messages, after joining with any new subscriptions."""
         if self._joining is not None:
             self.finish_returned()
             await self.wait_joined()
         return self._fetching()
 
     def finish_returned(self) -> None:
-        """Note that the program is done with what was returned: it asks for more."""
+        """Mark the returned messages as done: the program asks for more."""
         if self._waiting is not None:
             self._waiting.buffer.finish()
 
     def _fetching(self) -> FetchWaiting:
-        """Return where messages come from, for the current task; raises what keeps them away."""
+        """Return the source of messages for the current task; raises the problem that stops deliveries."""
         waiting = self.source()
         task = asyncio.current_task()
         if self._run is not None and self._run.listener.task is task:
@@ -322,7 +326,7 @@ class Consumer(GroupConsumer):
         return waiting
 
     def source(self) -> FetchWaiting:
-        """Return where messages come from; raises what keeps them away. For `libramq.sync`."""
+        """Return the source of messages; raises the problem that stops deliveries. For `libramq.sync`."""
         if self._run is not None and self._run.is_undisturbed:  # For nearly every message.
             assert self._waiting is not None, "a run has a receiver"
             return self._waiting
@@ -332,14 +336,14 @@ class Consumer(GroupConsumer):
             raise InvalidState("this consumer was stopped")
         run = self._running()
         assert waiting is not None, "a run has a receiver"
-        problem = run.problem  # The network's thread may end it between two looks.
+        problem = run.problem  # Read once: the network thread may clear it.
         if problem is not None:
             waiting.buffer.finish()
             raise problem
         return waiting
 
     def _finish(self, *, is_done: bool) -> None:
-        """Note what became of what was returned, unless another task is still at work on it."""
+        """Mark the returned messages as done or not, unless another task is still working on them."""
         waiting, task = self._waiting, self._task
         if waiting is None or task is None:
             return
@@ -350,7 +354,7 @@ class Consumer(GroupConsumer):
         waiting.buffer.finish(is_done=is_done)
 
     def _finish_with_task(self) -> None:
-        """Have a stop wait no longer for the task that fetched last, if that ends without another call."""
+        """Let a stop proceed if the task that fetched last ends without another call."""
         waiting, task = self._waiting, self._task
         if waiting is not None and task is not None and task is not asyncio.current_task():
             task.add_done_callback(lambda _: waiting.buffer.finish(is_done=False))
@@ -360,9 +364,10 @@ class Consumer(GroupConsumer):
     ) -> AsyncIterator["pa.RecordBatch"]:
         """Return an iterator of Arrow record batches, which ends when the consumer is stopped.
 
-        A batch has messages of one queue, at most max_records, and the columns of Spark's format("rocketmq"),
-        or those that are named: fewer are faster. No object is made for a message. The batch before is done,
-        as with `getmany`. Raises ConfigError without the extra `arrow`, or for a column that there is not.
+        A batch has at most max_records messages, all of one queue, and the columns of Spark's
+        format("rocketmq") or the named ones: fewer are faster. No message objects are created. The previous
+        batch is done, as with `getmany`. Raises ConfigError without the extra `arrow` or for an unknown
+        column.
         """
         schema = await self.read_records(columns, max_records)
         count_max = ALL if max_records is None else max_records
@@ -381,7 +386,7 @@ class Consumer(GroupConsumer):
                 yield record_batch(*taken, schema)
 
     async def read_records(self, columns: Sequence[str] | None, max_records: int | None) -> "pa.Schema":
-        """Return the schema of batches, and have messages pulled for them. For `libramq.sync`."""
+        """Pull messages as record batches from now on; return their schema. For `libramq.sync`."""
         if max_records is not None:
             whole_number("max_records", max_records, 1)
         schema = schema_of(columns)
@@ -393,11 +398,11 @@ class Consumer(GroupConsumer):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit, and wait until the brokers have acknowledged it.
 
-        Without offsets everything that was returned is done, and committed; only what another task, still
-        running, has fetched last is not. An offset is that of the next message to read: of its queue, what
-        comes before is done. With auto_commit, given offsets are followed by those of what is done. Raises
-        CommitFailed if a queue has moved to another member, LocalProtocolError if one is not assigned, and
-        what kept the broker from it.
+        Without offsets, all returned messages are done and committed, except those that another task, still
+        running, fetched last. An offset is that of the next message to read: earlier messages of its queue
+        are done. With auto_commit, later commits advance it to that of done messages. Raises CommitFailed if
+        a queue has moved to another member, LocalProtocolError if one is not assigned, and the error of a
+        commit that failed.
         """
         if offsets is None:
             self._finish(is_done=True)
@@ -426,10 +431,10 @@ class Consumer(GroupConsumer):
     # Positions.
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset of a queue, which is between its first message and its end (ConfigError).
+        """Continue at an offset of a queue; raises ConfigError unless the queue holds it or ends there.
 
-        What was pulled of the queue and not returned is dropped. With auto_commit the offset is committed,
-        even if it is an earlier one.
+        Pulled messages of the queue that were not returned yet are dropped. With auto_commit the offset is
+        committed, even if it is lower than before.
         """
         check_offsets({queue: offset})
         first = await self._ask(queue, calls.min_offset(queue))
@@ -439,15 +444,15 @@ class Consumer(GroupConsumer):
         await self._seek({queue: offset})
 
     async def seek_to_beginning(self, *queues: MessageQueue) -> None:
-        """Continue at the oldest messages of queues; of all that are assigned, if none is given."""
+        """Continue at the oldest messages of these queues, or of all assigned ones."""
         await self._seek_by(queues, calls.min_offset)
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Continue with the messages that come from now on."""
+        """Continue with messages that arrive from now on."""
         await self._seek_by(queues, calls.max_offset)
 
     async def seek_to_time(self, time: datetime | int, *queues: MessageQueue) -> None:
-        """Continue at the first messages stored at a time (a datetime with its zone, or ms) or later."""
+        """Continue at the first messages stored at or after a time (a datetime with a zone, or epoch ms)."""
         if isinstance(time, datetime) and time.tzinfo is None:
             raise ConfigError(f"the time to seek has no time zone: {time!r}")
         time_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else time
@@ -459,7 +464,7 @@ class Consumer(GroupConsumer):
         return await self._call(lambda network: network.fetching.position(queue))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset, as its broker (or, broadcasting, the local file) has it."""
+        """Return the group's committed offset from its broker or, broadcasting, from the local file."""
         store = self._local_offsets
         if store is not None:
             return await self._call(lambda network: store.read(queue))
@@ -477,7 +482,7 @@ class Consumer(GroupConsumer):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic, sorted; raises RouteNotFound.
 
-        Those of brokers that are away are missing; it is logged where LibraMQ's name servers know of them.
+        Queues of offline brokers are missing; this is logged if LibraMQ's name servers know of them.
         """
         validate_topic(topic)
 
@@ -489,7 +494,7 @@ class Consumer(GroupConsumer):
     async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql = "*") -> None:
         """Read these queues and no others, from their committed offsets on.
 
-        Before the start or while the consumer runs; the queues before are given up as at a hand-over.
+        Call it before the start or while the consumer runs; earlier queues are released as at a hand-over.
         """
         if self._run is None or self.is_over:
             self.assign_later(queues, expression)

@@ -1,5 +1,5 @@
-"""The kernel of a consumer: the clock, effects and deadlines that all parts of its core share; how they ask
-brokers, and when a deadline whose action failed is tried again.
+"""The kernel of a consumer: the clock, effects and deadlines that all parts of its core share; how they make
+requests, and when a failed deadline is retried.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from libramq.transport.access import REQUEST_TIMEOUT_MS
 
 Done = Callable[[Any | LibraError, MonotonicMs], None]
 
-#: Ours: how soon what was due is done again, if an exception ended it.
+#: Ours: the delay before a deadline whose action raised an exception is retried.
 FAILED_AGAIN_MS: Final = 1_000
 
 
 class ConsumerKernel(Kernel):
-    """The kernel. failed: called with failures that are bugs of ours; what was decided before one is done."""
+    """The kernel. failed: called with bugs of LibraMQ; decisions made before one are performed."""
 
     def __init__(self, clock: Clock, failed: Callable[[str, Exception], None]) -> None:
         super().__init__(clock)
@@ -40,7 +40,7 @@ class ConsumerKernel(Kernel):
         self.effects.add(fx.Ask(address, call, self._observed(address, done), timeout_ms, takes_late))
 
     def _observed(self, address: str, done: Done) -> Done:
-        """Return what gets the result of a request; subclasses may measure how long it takes."""
+        """Return the callback for the result of a request; subclasses may measure how long it takes."""
         return done
 
     def _deadline_failed(self, deadline: Deadline, error: Exception) -> None:

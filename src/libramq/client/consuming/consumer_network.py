@@ -1,4 +1,4 @@
-"""The network side of a member of a group, whatever it consumes by: performs the effects of its core.
+"""The network side of every kind of consumer: performs the effects of its core.
 
     core ─► effects ─► requests ─► answers ─► core
                   └──► deliveries ─► handlers (elsewhere) ─► results ─► core
@@ -54,12 +54,12 @@ from libramq.transport.remotes import Remotes
 log = get_logger(__name__)
 T = TypeVar("T")
 
-#: Ours: after the drain time: for the listener, for last commits, for unregistering (at the coordinator and
-#: the brokers), and one to spare.
+#: Ours: how many LEAVE_TIMEOUT_MS a stop may take after the drain: for the listener, the last commits,
+#: leaving the coordinator, unregistering at the brokers, and one to spare.
 STOP_ROUNDS: Final = 5
-#: Ours: a member that is restarted waits for the one before it to stop (STOP_TIMEOUT_MS), and how often it
-#: looks.
+#: Ours: how long a restarted member waits for its predecessor to stop (STOP_TIMEOUT_MS).
 OWNER_WAIT_MS: Final = 10_000
+#: Ours: how often it checks.
 OWNER_LOOK_MS: Final = 100
 
 
@@ -76,20 +76,20 @@ class Run(Protocol):
         """Call the hooks."""
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
-        """Report to the user what stops the delivery of messages."""
+        """Report a problem that stops deliveries to the user."""
 
     def end_trouble(self, recovered: fx.Recovered) -> None:
         """Report that the problem is over."""
 
 
 def log_failure(what: str, error: Exception) -> None:
-    """Log a bug of ours; what the program's log does with it must not end our work."""
+    """Log a bug of LibraMQ; a failing log handler of the program must not stop the network side."""
     with contextlib.suppress(Exception):
         log.error(what, exc_info=error)
 
 
 class ConsumerSeams(NetworkSeams, total=False):
-    """The seams of a consumer's network. failed: called with failures that are bugs of ours."""
+    """The seams of a consumer's network. failed: called with exceptions that are bugs of LibraMQ."""
 
     run: Required[Run]
     failed: Callable[[str, Exception], None]
@@ -106,7 +106,7 @@ class ConsumerNetwork:
         stored_offsets: LocalOffsetStore | None = None,
         **seams: Unpack[ConsumerSeams],
     ) -> None:
-        """stored_offsets: a broadcasting member's."""
+        """Set up the network side. stored_offsets: the local offset store of a broadcasting member."""
         clock, run, self._failed = seams["clock"], seams["run"], seams.get("failed", log_failure)
         new_core = PopConsumerCore if settings.pop else PushConsumerCore
         self.core: Core = new_core(settings, subscriptions, clock, self._failed)
@@ -174,7 +174,7 @@ class ConsumerNetwork:
     def start(self, started: Callable[[LibraError | None], None]) -> None:
         """Fetch the routes and start; after NameServerUnavailable everything is closed.
 
-        A broadcasting member first waits until its file has no other owner.
+        A broadcasting member first waits until no other process owns its offset file.
         """
         if self._local_offsets is None:
             self._start(started)
@@ -234,7 +234,7 @@ class ConsumerNetwork:
         self._name_servers.routes(topics, lambda _, unavailable: found(unavailable))
 
     def _begin(self, routes: Mapping[str, TopicRouteData | None], begun: Callable[[Begun], None]) -> None:
-        """Begin the topics to which the group is new, before anything is read."""
+        """Commit first offsets in topics that are new to the group, before anything is read."""
         if self._beginning is None:
             begun(Begun())
             return
@@ -302,7 +302,7 @@ class ConsumerNetwork:
         return self.core.fetching
 
     def fetch(self, request: Callable[[Fetching, MonotonicMs], None]) -> None:
-        """Seek, commit or assign; raises LocalProtocolError for a queue that is not ours."""
+        """Seek, commit or assign; raises LocalProtocolError for a queue that is not assigned."""
         self._call(partial(request, self.fetching))
 
     def look_up(self, topics: Sequence[str], known: Callable[[LibraError | None], None]) -> None:
@@ -320,7 +320,7 @@ class ConsumerNetwork:
                 known(unavailable)
 
         def named(outcome: TopicRouteData | LibraError) -> None:
-            """Report a missing topic, with the nearest name there is."""
+            """Report a missing topic, with the most similar existing name."""
             appeared = RouteNotFound("a topic appeared just now, or has no usable route; try again")
             known(outcome if isinstance(outcome, LibraError) else appeared)
 
@@ -368,7 +368,7 @@ class ConsumerNetwork:
         self._event(partial(self.core.handled, of_queues))
 
     def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
-        """Handle a broker's request; one that cannot be answered yet gets no answer."""
+        """Handle a broker's request; outside of `start` and `stop` it gets no answer."""
         if self._is_running:
             self._broker_requests.handle(request, answer)
 
@@ -377,14 +377,14 @@ class ConsumerNetwork:
             self._event(partial(self.core.connection_lost, address))
 
     def _event(self, event: Callable[[MonotonicMs], None]) -> None:
-        """Pass an event to the core, and do what that decides, even if it fails midway."""
+        """Pass an event to the core and perform its decisions, even if it fails midway."""
         try:
             self._call(event)
-        except Exception as error:  # It must not close a connection, nor leave a call waiting.
+        except Exception as error:  # It must not close a connection or leave a call waiting.
             self._failed("an event could not be processed", error)
 
     def _call(self, request: Callable[[MonotonicMs], None]) -> None:
-        """Pass a call of the program to the core, and do what that decides; its error is the program's."""
+        """Pass a call of the program to the core and perform its decisions; raises the core's error."""
         try:
             request(self._clock.monotonic_ms())
         finally:
@@ -425,7 +425,7 @@ class ConsumerNetwork:
                 break
             except Exception as error:  # A fault in one response must not close the connection for all.
                 self._failed(f"a response of {ask.address} could not be processed", error)
-                # The core asks again, as after every failed request; what it has decided so far is done.
+                # The core retries, as after every failed request; its decisions so far are performed.
                 outcome = RemoteError(f"the response of broker {ask.address} could not be processed")
         self._performer.follow()
 
@@ -442,7 +442,7 @@ class ConsumerNetwork:
 
 
 def _beginning(settings: ConsumerSettings, subscriptions: Mapping[str, Selector]) -> GroupBeginning | None:
-    """Return what begins topics to which the group is new; None if it begins with the oldest messages."""
+    """Return the rule for topics that are new to the group; None: begin with the oldest messages."""
     if settings.consume_from is ConsumeFrom.FIRST_OFFSET or settings.assigns:
         return None
     timestamp_ms = settings.consume_timestamp_ms if settings.consume_from is ConsumeFrom.TIMESTAMP else None

@@ -1,10 +1,10 @@
-"""The run of a push consumer: its stages from start to end, its share of the network thread, and what happens
-when the loop that it was started on is closed.
+"""One run of a consumer: its stages from start to end, its share of the network thread, and its end when the
+loop that it was started on is closed.
 
     STARTING ─► RUNNING ─► STOPPING ─► ENDED
                                       └──► ENDED: the loop that it was started on was closed
 
-Two loops are at work: the user's, where handlers and hooks run, and the network's, which the consumers of the
+A run uses two loops: the user's, where handlers and hooks run, and the network's, which the consumers of the
 process share. `ended` is resolved when everything is closed, with the reason unless that was `stop`.
 """
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 #: Ours: how long handlers on threads may take after the user's loop was closed.
 LOOP_CLOSED_DRAIN_MS: Final = 1_000
-#: Ours: how often to check for that: nothing else reports it if all handlers are plain functions.
+#: Ours: how often to check for a closed loop: nothing reports it if all handlers are plain functions.
 LOOP_CHECK_SECONDS: Final = 1.0
 
 STOPPED_IN_HANDLER: Final = (
@@ -61,13 +61,13 @@ class Stage(Enum):
 
 
 class HandlerCounts:
-    """Counts what became of deliveries, over the runs of a consumer. Written on the network thread."""
+    """Counts the outcomes of deliveries, over the runs of a consumer. Written on the network thread."""
 
     def __init__(self) -> None:
         self.handled = self.retried = self.rejected = self.calls = self.milliseconds = 0
 
     def add(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> None:
-        """Count a delivery that has ended."""
+        """Count a finished delivery."""
         count = delivery.handled_count
         if ending in (HandlerOutcome.SKIPPED, HandlerOutcome.FOREIGN) or not count:
             return
@@ -84,7 +84,7 @@ class HandlerCounts:
             self.retried += count
 
     def snapshot(self, work: ConsumerStatistics) -> ConsumerStatistics:
-        """Return the statistics. work: what is in hand now."""
+        """Return the statistics. work: the current work."""
         return replace(
             work,
             handled=self.handled + work.handled,
@@ -96,7 +96,7 @@ class HandlerCounts:
 
 
 class ConsumerRun:
-    """One run of a consumer. It is made on the user's loop, which it keeps using."""
+    """One run of a consumer, created on the user's loop, which it keeps using."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class ConsumerRun:
         self.deliver, self.give_up = self._receiver.deliver, self._receiver.give_up
         self._network = network(self, self._dialer)
         _runs.add(self)
-        self._thread = NetworkShare()  # Last: nobody would give it back if one of the others failed.
+        self._thread = NetworkShare()  # Last: it would leak if one of the others failed.
 
     @property
     def stage(self) -> Stage:
@@ -139,14 +139,14 @@ class ConsumerRun:
 
     @property
     def is_undisturbed(self) -> bool:
-        """Return whether it runs, and nothing keeps it out of its group."""
+        """Return whether the run is active, and nothing keeps it out of its group."""
         return self._stage is Stage.RUNNING and self.problem is None
 
     async def start(self) -> None:
         """Join the group; raises NameServerUnavailable, after which everything is closed."""
         try:
             await asyncio.wrap_future(self._thread.run(answer_of(self._network.start)))
-        except BaseException:  # Cancelled just when it had joined: it leaves again.
+        except BaseException:  # If cancelled just after it joined, it leaves again.
             await self._leave(0)
             raise
         self._stage = Stage.RUNNING
@@ -154,7 +154,7 @@ class ConsumerRun:
         self._thread.run(self._watch_loop())
 
     async def stop(self, timeout_ms: int) -> None:
-        """Leave the group. A second call waits for the first, and one during the start for its end.
+        """Leave the group. A second call waits for the first; a call during the start waits for that.
 
         In the child of a fork this does nothing: the consumer is the parent's.
         """
@@ -175,8 +175,8 @@ class ConsumerRun:
             raise InvalidState(why)
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
-        """Report to the user what stops the delivery of messages; called on the network thread."""
-        if isinstance(trouble.error, RouteNotFound):  # Its first message may create it.
+        """Report a problem that stops deliveries to the user; called on the network thread."""
+        if isinstance(trouble.error, RouteNotFound):  # Its first message may create the topic.
             log.warning("the consumer waits for a topic", group=self._group, reason=str(trouble.error))
         else:
             log.error("the consumer has a problem", group=self._group, reason=str(trouble.error))
@@ -209,7 +209,7 @@ class ConsumerRun:
         return await asyncio.wrap_future(self._thread.run(call()))
 
     async def answer(self, ask: Callable[[ConsumerNetwork, Callable[[T | LibraError], None]], object]) -> T:
-        """Have the network ask something, on its thread; return the answer, or raise it."""
+        """Make a request on the network thread; return the answer, or raise the error."""
         return await asyncio.wrap_future(self._thread.run(answer_of(partial(ask, self._network))))
 
     def loop_closed(self) -> None:
@@ -233,7 +233,7 @@ class ConsumerRun:
         finally:
             try:
                 await self.listener.close()
-            finally:  # Runs to its end even where the loop ends before, and handlers fill its executor.
+            finally:  # Completes even if the loop ends first or handlers fill its executor.
                 await run_on_thread(self._end_threads)
 
     def _end_threads(self) -> None:
@@ -247,14 +247,14 @@ class ConsumerRun:
     async def _stop_network(self, timeout_ms: int) -> None:
         try:
             await answer_of(partial(self._network.stop, timeout_ms))
-        except asyncio.CancelledError:  # Nobody has the patience; no connection stays open.
+        except asyncio.CancelledError:  # The caller gave up; no connection may stay open.
             self._network.end()
             raise
         finally:
             await self._dialer.wait_closed()
 
     def report(self, delivery: Delivery, ending: Ending) -> None:
-        """Take a handler's result. Called from any thread; results are passed on together."""
+        """Take a handler's result. Called from any thread; results are passed on in batches."""
         self._results.append((delivery, ending))
         if not self._results_announced:
             self._results_announced = True
@@ -277,7 +277,7 @@ class ConsumerRun:
 
     def _hook_done(self, change: fx.QueueChange) -> None:
         """Note that the listener has finished with queues. Called from any thread."""
-        with contextlib.suppress(LocalProtocolError):  # It has stopped: nothing waits for this.
+        with contextlib.suppress(LocalProtocolError):  # The network has stopped: nothing waits for this.
             self._thread.call_soon(lambda: self._network.hook_done(change))
 
     async def _watch_loop(self) -> None:
@@ -295,7 +295,7 @@ class ConsumerRun:
             self._thread.end()
 
     def forked(self) -> None:
-        """Begin nothing more, in the child of a fork."""
+        """Start nothing more, in a forked child."""
         self.problem = InvalidState(FORKED)
         self._receiver.forked()
 
@@ -309,7 +309,7 @@ class ConsumerRun:
 
 
 async def _outcome(future: Future[None]) -> None:
-    """Wait until a future is done, whatever its result; cancelling the wait leaves it alone."""
+    """Wait until a future is done, with any result; cancelling the wait does not cancel it."""
     waiting = asyncio.wrap_future(future)
     await asyncio.wait([waiting])
     waiting.exception()
@@ -319,7 +319,7 @@ _runs: Final[weakref.WeakSet[ConsumerRun]] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """Keep what the parent has pulled from the program in the child, which would handle it as well."""
+    """Hide the messages that the parent has pulled: a forked child would handle them a second time."""
     for run in list(_runs):
         run.forked()
 

@@ -1,5 +1,5 @@
-"""The settings of a push consumer: defaults and bounds of sessions, pulls, threads, timeouts, drains and
-retries; RocketMQ's where it has them.
+"""The settings of a consumer: defaults and bounds of sessions, pulls, threads, timeouts, drains and retries;
+RocketMQ's where it has them.
 
 Upstream: client/consumer/DefaultMQPushConsumer.java.
 """
@@ -13,39 +13,44 @@ from libramq.client.options import ConsumeFrom, Within, check_numbers
 from libramq.errors import ConfigError
 from libramq.message.names import validate_group
 
-#: Ours: Apache's brokers return 32 per pull (pullBatchSize) whatever is requested; ours return more, and with
-#: 256 a message costs the consumer a tenth to a quarter more. No pull brings more than may wait.
+#: Ours: Apache's brokers return at most 32 a pull (pullBatchSize), LibraMQ's more. With 256 a message costs
+#: the consumer 10 to 25 % more. A pull never requests more than may wait.
 PULL_BATCH_SIZE: Final = 1000
-#: Ours; upstream: 256 KiB. A broker of ours gives more than 32 messages a pull only to who names more bytes
-#: than that (StoreConfig.bulk_transfer_bytes); Apache's gives 32 and 256 KiB whatever is named.
+#: Ours; upstream: 256 KiB. LibraMQ's brokers return more than 32 messages only to pulls that allow more bytes
+#: than that (StoreConfig.bulk_transfer_bytes). Apache's return at most 32 messages and 256 KiB.
 PULL_BATCH_BYTES: Final = 1024 * 1024
 #: Integer.MAX_VALUE.
 RECONSUME_TIMES_MAX: Final = (1 << 31) - 1
-#: Java waits 500 ms before it pulls a new queue (RebalanceImpl.dispatchPullRequest). Ours waits only if
-#: another member may have had it, and long enough for that one to finish a handler and commit.
+#: Java waits 500 ms before it pulls a new queue (RebalanceImpl.dispatchPullRequest). LibraMQ waits only if
+#: another member may have owned it, long enough for that member to finish a handler and commit.
 TAKEOVER_DELAY_MS: Final = 100
+#: Ours: how long running handlers of a revoked queue may take; shorter than the takeover delay.
 REVOKE_DRAIN_MS: Final = 75
 #: RebalancePushImpl.UNLOCK_DELAY_TIME_MILLS: how long a running orderly batch keeps the queue's lock.
 ORDERLY_DRAIN_MS: Final = 20_000
-#: Ours: Java's client unlocks before it commits one-way; those commits were seen 3 ms after it
+#: Ours: Java's client unlocks a queue before its one-way commit, which was seen up to 3 ms after the client
 #: unregistered.
 ORDERLY_TAKEOVER_MS: Final = 50
 #: ConsumeOrderlyContext.suspendCurrentQueueTimeMillis: DefaultMQPushConsumer's default.
 SUSPEND_MS: Final = 1_000
-#: Ours: how long a listener may take for revoked queues; in coordinated groups, handlers and listener
+#: Ours: how long a listener may take for revoked queues; in coordinated groups, for handlers and listener
 #: together.
 REVOKE_TIMEOUT_MS: Final = 10_000
-#: Ours, as are the bounds: how long a member of a coordinated group may be silent (Kafka: 45 s), and how long
-#: a handler may run (Kafka: max.poll.interval.ms).
+#: Ours, with its bounds: how long a member of a coordinated group may be silent (Kafka: 45 s).
 SESSION_MS: Final = 10_000
+#: Ours, with its bounds: how long a handler may run in a coordinated group (Kafka: max.poll.interval.ms).
 MAX_PROCESSING_MS: Final = 300_000
-#: DefaultMQPushConsumer.consumeThreadMin, and its bound; consumeTimeout: 15 minutes.
+#: DefaultMQPushConsumer.consumeThreadMin.
 THREADS: Final = 20
+#: DefaultMQPushConsumerImpl.checkConfig: the bound of consumeThreadMin.
 THREADS_MAX: Final = 1000
+#: DefaultMQPushConsumer.consumeTimeout: 15 minutes.
 CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
-#: DefaultMQPushConsumer.popInvisibleTime, and its upper bound. Java's lower one is 5 s.
+#: DefaultMQPushConsumer.popInvisibleTime.
 INVISIBLE_MS: Final = 60_000
+#: Ours; Java's lower bound is 5 s.
 INVISIBLE_MS_MIN: Final = 1_000
+#: DefaultMQPushConsumerImpl.checkConfig: the upper bound of popInvisibleTime.
 INVISIBLE_MS_MAX: Final = 300_000
 #: Ours: how long commits and unregistering may take after the drain time.
 LEAVE_TIMEOUT_MS: Final = 1_000
@@ -64,20 +69,21 @@ class ConsumerSettings:
     consume_timeout_ms: how long a handler may run before its messages are redelivered.
     persist_ms: how often changed offsets are committed (upstream: 5 s); messages handled after the last
     commit are redelivered if the member is killed.
-    catch_up_rate: messages a second from each queue that was taken over, until it is read to its end; 0: any.
+    catch_up_rate: messages a second from each queue taken over, until its end is reached; 0: unlimited.
     In coordinated groups only:
-    session_ms: after this time without a request from us the coordinator gives our queues to others, and
-    after this time without a response from it we start no handler; we send a request every third of it.
+    session_ms: after this time without a request from the member, the coordinator gives its queues to others;
+    after this time without a response, the member starts no handler. It sends a request every third of it.
     revoke_timeout_ms: how long running handlers and the listener may take, together, for a revoked queue;
     then the coordinator gives it to another member. It waits at least 1 s.
     max_processing_ms: while a handler runs longer than this, others get the member's queues.
     has_assigned_hook: messages of a queue wait until the program's hook for it has returned.
     fetches: the program fetches messages itself (`Consumer`); they are not passed to handlers.
-    auto_commit: offsets are committed without a request of the program. assigns: the program chooses its
-    queues, and is no member of the group.
-    pop: the member pops messages and owns no queues. invisible_ms: for how long others do not get what it
-    popped, unless it extends that; it does while a handler runs.
-    dead_letter_errors: a dead letter has what its handler raised, as properties.
+    auto_commit: offsets are committed automatically. assigns: the program chooses its queues, and is not a
+    member of the group.
+
+    pop: the member pops messages and owns no queues. invisible_ms: how long popped messages are invisible to
+    others; extended while a handler runs.
+    dead_letter_errors: a dead letter carries the exception of its handler, as properties.
     instance_id: the name of a static member, which keeps its queues when it restarts within its session.
     group_strategy: the name of the coordinator's strategy.
     """
@@ -141,7 +147,7 @@ class ConsumerSettings:
             raise ConfigError(f"instance_id is 1 to 64 of A-Z a-z 0-9 _ . # -, not {self.instance_id!r}")
 
     def _check_pop(self) -> None:
-        """Raise ConfigError for what a consumer without queues cannot have."""
+        """Raise ConfigError for settings that need owned queues."""
         for name in ("orderly", "broadcasting"):
             if getattr(self, name):
                 raise ConfigError(f"a consumer with pop=True cannot be {name}: it owns no queues")
@@ -158,12 +164,12 @@ class ConsumerSettings:
         return RECONSUME_TIMES_MAX if self.orderly else 16
 
     def is_last_attempt(self, reconsume_times: int) -> bool:
-        """Return whether a message that was redelivered so many times becomes a dead letter if it fails."""
+        """Return whether a message with this many redeliveries becomes a dead letter if it fails again."""
         return not self.broadcasting and reconsume_times >= self.retries_max
 
     @property
     def is_member(self) -> bool:
-        """Return whether the group divides the queues among its members, of which this is one."""
+        """Return whether this consumer is one of the members that share the group's queues."""
         return not self.broadcasting and not self.assigns and not self.pop
 
     @property
@@ -173,7 +179,7 @@ class ConsumerSettings:
 
     @property
     def drain_ms(self) -> int:
-        """Return how long running handlers of a revoked queue are waited for."""
+        """Return how long to wait for running handlers of a revoked queue."""
         return self.orderly_drain_ms if self.orderly else self.revoke_drain_ms
 
 

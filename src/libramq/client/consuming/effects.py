@@ -1,7 +1,7 @@
-"""The effects of a consumer's core: what its shell has to do, in order.
+"""The effects of a consumer's core, which its shell performs in order.
 
-The parts of the core write them to the kernel's `effects`. A question goes out as an `Ask`, and its answer to
-the part that asked: `done` is a method of that part, bound to what the part must remember of the question.
+The parts of the core add them to the kernel's `effects`. A request goes out as an `Ask`, and its answer to
+the part that made it: `done` is a method of that part, bound to the context of the request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ NAME_SERVER: Final = ""
 class Ask(msgspec.Struct, Generic[T], frozen=True):
     """Make a request to a broker; done gets its result, or the error instead.
 
-    takes_late: done gets a result that comes after the timeout, too.
+    takes_late: done also gets a result that comes after the timeout.
     """
 
     address: str
@@ -63,14 +63,14 @@ class Abandon(msgspec.Struct, frozen=True):
 
 
 class CommitsEnded(msgspec.Struct, frozen=True):
-    """Report to the program that the offsets it wanted committed are committed, or why they are not."""
+    """Report the result of the commits that the program requested."""
 
     ended: Callable[[LibraError | None], None]
     error: LibraError | None
 
 
 class StoreOffsets(msgspec.Struct, frozen=True):
-    """Write offsets to the local offset store; what cannot be written is written with the next call."""
+    """Write offsets to the local offset store; after a disk error, the next call writes them."""
 
     offsets: tuple[tuple[MessageQueue, int], ...]
 
@@ -82,7 +82,7 @@ class QueueChange(msgspec.Struct, frozen=True):
 
 
 class Assigned(QueueChange, frozen=True):
-    """Notify the listener of queues that are ours now.
+    """Notify the listener of newly assigned queues.
 
     → `hook_done`, if there is a listener: until then the queues are not read.
     """
@@ -100,14 +100,14 @@ class Lost(QueueChange, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """Report a problem that stops deliveries. keeps_out: it stops all, until others act."""
+    """Report a problem that stops deliveries. keeps_out: it stops all of them until others act."""
 
     error: LibraError
     keeps_out: bool
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """Report that nothing keeps us out any more."""
+    """Report that no problem keeps the consumer out any more."""
 
 
 class Stopped(msgspec.Struct, frozen=True):

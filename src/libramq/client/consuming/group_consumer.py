@@ -1,7 +1,6 @@
-"""The group consumer: what a push consumer and a fetching one have in common: options, where a group begins,
-and how long `stop` waits.
+"""The base of push and fetching consumers: options, where a group begins, and how long `stop` waits.
 
-Its network side runs on its own thread, so that code of the user's that blocks cannot delay its heartbeats.
+Its network side runs on its own thread, so user code that blocks cannot delay its heartbeats.
 """
 
 import asyncio
@@ -64,9 +63,9 @@ AWAITED_IN_HANDLER: Final = (
     "awaiting subscribe() in a handler would wait for the handler itself; call it without await: the "
     "consumer joins its group again when the handler has returned"
 )
-#: Ours: a program that starts a consumer first has subscribed by then.
+#: Ours: programs that start a consumer before they subscribe have subscribed by then.
 WITHOUT_TOPICS_S: Final = 5.0
-#: The stages in which a run serves nobody.
+#: The stages in which a run takes no calls.
 _BETWEEN: Final = (Stage.STARTING, Stage.ENDED)
 
 
@@ -82,7 +81,7 @@ class Joined:
 
 
 class GroupConsumer(AsyncClient):
-    """A consumer from its options to its end. further: settings that are no options."""
+    """A consumer from its options to its end. further: settings that are not options."""
 
     def __init__(self, options: GroupConsumerOptions, **further: Any) -> None:
         if "group" not in options:
@@ -118,7 +117,7 @@ class GroupConsumer(AsyncClient):
         self._filters: dict[str, Selector] = {}
         self._run: ConsumerRun | None = None
         self.is_subscribed = self._has_chosen = self._is_stopped = False
-        #: Joins the group, with the subscriptions since the start; they are more than it has joined with.
+        #: Joins the group with subscriptions made since the start.
         self._joining: asyncio.Task[LibraError | None] | None = None
         self._has_new_subscriptions = self._has_joined = False
         self._failure: LibraError | None = None
@@ -126,11 +125,11 @@ class GroupConsumer(AsyncClient):
 
     @property
     def client_id(self) -> str:
-        """Return the id by which brokers know this client; in a child of a fork another one, unless named."""
+        """Return the id by which brokers know this client; it changes in a forked child, unless named."""
         return self._identity.client_id
 
     def _subscribed(self, topic: str, chosen: Selector) -> "Joined":
-        """Note a subscription; a consumer that runs joins its group, again if it has joined already."""
+        """Add a subscription; a running consumer joins its group, again if it has joined already."""
         is_running = self._joining is not None or (
             self._run is not None and self._run.stage not in (Stage.STOPPING, Stage.ENDED)
         )
@@ -145,10 +144,10 @@ class GroupConsumer(AsyncClient):
         return Joined(self)
 
     async def _join_again(self) -> LibraError | None:
-        """Join with all subscriptions of one turn of the loop, and with what comes meanwhile.
+        """Join with all subscriptions of one turn of the loop, and with later ones; return the failure.
 
-        What a run reads already it goes on reading if no name server answers; the next subscription joins
-        with this one. Return what prevents it.
+        If no name server answers, the run keeps reading its topics, and the next subscription joins with
+        this one.
         """
         assert self._run is not None, "a consumer that joins again was started"
         failure: LibraError | None = None
@@ -169,7 +168,7 @@ class GroupConsumer(AsyncClient):
         if failure is not None:
             log.error("the consumer could not join its group", group=self.group, reason=str(failure))
             hook = self._hooks[fx.Trouble]
-            if hook is not None:  # It may stop the consumer, which would wait for a join under way.
+            if hook is not None:  # It may stop the consumer, and a stop waits for a join.
                 await call_hook(hook, fx.Trouble(failure, keeps_out=True))
         return failure
 
@@ -180,11 +179,11 @@ class GroupConsumer(AsyncClient):
 
     @property
     def is_joining(self) -> bool:
-        """Return whether it joins its group with what was subscribed since the start."""
+        """Return whether the consumer is joining its group with new subscriptions."""
         return self._joining is not None
 
     async def wait_joined(self) -> None:
-        """Wait until it has joined with what was subscribed since the start; raises what prevents that."""
+        """Wait until the consumer has joined with its new subscriptions; raises the failure."""
         joining = self._joining
         if joining is not None:
             await asyncio.wait([joining])
@@ -196,7 +195,7 @@ class GroupConsumer(AsyncClient):
     async def start(self) -> None:
         """Join the group; raises NameServerUnavailable, after which it may be started again.
 
-        Without subscriptions it joins with the first `subscribe`.
+        Without subscriptions the consumer joins at the first `subscribe`.
         """
         await look_up(self._name_server_addresses)
         if self._run is not None and (self._run.stage is not Stage.ENDED or self._joining is not None):
@@ -266,7 +265,7 @@ class GroupConsumer(AsyncClient):
         """Wait until the consumer has ended, or cannot continue.
 
         Returns after `stop`. Raises MemberReplaced or NoPermission while one of these keeps it out of its
-        group (it still continues when that is over), and LoopClosed if its loop was closed.
+        group (it continues when that is over), and LoopClosed if its loop was closed.
         """
         if self._run is None:
             raise InvalidState("this consumer was not started; use `async with` or await start()")
@@ -278,25 +277,25 @@ class GroupConsumer(AsyncClient):
             await self.wait_joined()
 
     async def assignment(self) -> list[MessageQueue]:
-        """Return the queues that this consumer owns now; none while it does not run."""
+        """Return the queues that this consumer owns; none while it does not run."""
         if self._run is None or self._run.stage is not Stage.RUNNING:
             return []
         return await self._run.call(lambda network: network.core.owned())
 
     async def statistics(self) -> ConsumerStatistics:
-        """Return what it has done since its start, and has in hand now."""
+        """Return the counts since the start, and the current work."""
         is_running = self._run is not None and self._run.stage is Stage.RUNNING
         return self._counts.snapshot(
             await self._call(lambda network: network.core.work()) if is_running else ConsumerStatistics()
         )
 
     def require_topics(self) -> None:
-        """Raise InvalidState if it has nothing to read."""
+        """Raise InvalidState if the consumer has nothing to read."""
         if not self._has_topics:
             raise InvalidState("this consumer has no subscription; call subscribe(topic, …) first")
 
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Deliver no more messages of the given queues, or of any; the queues stay assigned.
+        """Stop delivering messages of the given queues, or of all; the queues stay assigned.
 
         The pause holds until `resume`, also for queues that are assigned later.
         """
@@ -313,7 +312,7 @@ class GroupConsumer(AsyncClient):
         return await (await self._settled_run()).call(function)
 
     async def _settled_run(self) -> ConsumerRun:
-        """Return the run; while one takes the place of another, wait for that."""
+        """Return the run; while a new one replaces it, wait for the new one."""
         if self._joining is not None and self._run is not None and self._run.stage in _BETWEEN:
             await self.wait_joined()
         return self._running()

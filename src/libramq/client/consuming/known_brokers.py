@@ -1,8 +1,8 @@
-"""The known brokers of our topics: which get a heartbeat and when, how soon one that is away is tried again,
-whether all offer coordination, and when we unregister from each.
+"""The brokers of the subscribed topics: which get heartbeats and when, how soon a lost one is retried,
+whether all offer coordination, and when the consumer unregisters from each.
 
 Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbeatToAllBroker);
-the reconnecting is ours.
+the reconnect logic is LibraMQ's own.
 """
 
 from collections import Counter
@@ -36,19 +36,20 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Ours: how soon a topic without a route is looked up again, then half as often each time.
+#: Ours: the first delay before a missing route is looked up again; it doubles each time.
 ROUTE_MISSING_MS: Final = 1_000
-#: Ours: how often the log says again that a topic is missing.
+#: Ours: how often the log repeats that a topic is missing.
 MISSING_AGAIN_MS: Final = 600_000
-#: Ours: the brokers that get heartbeats while no topic has any: one shows the group, two may be away.
+#: Ours: how many masters get heartbeats while no subscribed topic exists: one to show the group, two spares.
 WITHOUT_TOPIC_MAX: Final = 3
-#: Ours: a broker whose connection ended may only be restarting.
+#: Ours: the delay after a lost connection; the broker may only be restarting.
 RECONNECT_MS: Final = 100
+#: Ours: the delay after a failed heartbeat.
 RECONNECT_AGAIN_MS: Final = 1_000
 
 
 class KnownBrokers:
-    """Fetches routes, and decides when which brokers get a heartbeat, and in the end when we unregister."""
+    """Fetches routes, and decides which brokers get heartbeats and when, and when to unregister."""
 
     def __init__(
         self,
@@ -78,19 +79,21 @@ class KnownBrokers:
         self._to_reconnect: set[str] = set()
         #: Brokers that answered our last heartbeat, over a connection that is still open.
         self.alive: set[str] = set()
-        #: Those of them that offer coordinated groups, and whose coordinators have not refused us.
+        #: Brokers that offer coordinated groups, and whose coordinators have not refused us.
         self.offering: set[str] = set()
         self._coordinating: set[str] = set()
         self._is_closed = False
-        #: Heartbeats without an answer, by broker.
+        #: Unanswered heartbeats, by broker.
         self._unanswered: Counter[str] = Counter()
-        #: While we leave: brokers to unregister at, and those whose answers are awaited.
+        #: During the stop: brokers still to unregister from.
         self._leaving: set[str] = set()
+        #: During the stop: brokers whose answers to the unregistration are awaited.
         self._awaited: set[str] = set()
-        #: Brokers that did not answer a request during the stop: it waits for no further answer of theirs.
+        #: Brokers that did not answer a request during the stop, which no longer waits for their answers.
         self.silent: set[str] = set()
-        #: What follows when the routes have changed, and when a broker answers that did not know us before.
+        #: Called when the routes have changed.
         self.routes_changed: Callable[[MonotonicMs], None] = lambda _: None
+        #: Called when a broker answers that is not yet in `alive`.
         self.met: Callable[[str, MonotonicMs], None] = lambda *_: None
 
     def start(self, now: Now) -> None:
@@ -140,12 +143,12 @@ class KnownBrokers:
             self.routes_changed(now_ms)
 
     def _list_topics(self, _: MonotonicMs) -> None:
-        """Ask for the names of all topics that brokers have, and for the masters."""
+        """Fetch the names of all topics that brokers have, then the masters."""
         self.kernel.ask(fx.NAME_SERVER, all_topics(), self._topics_named)
 
     def _topics_named(self, outcome: list[str] | LibraError, _: MonotonicMs) -> None:
         if not isinstance(outcome, NameServerUnavailable):
-            # A client that may not list them waits as well.
+            # A client without permission to list topics waits as well.
             topics = [] if isinstance(outcome, LibraError) else outcome
             self.kernel.ask(fx.NAME_SERVER, cluster_info(), partial(self._masters_named, topics))
 
@@ -157,15 +160,15 @@ class KnownBrokers:
         self.topics_listed(topics, filter(None, masters), now_ms)
 
     def topics_listed(self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs) -> None:
-        """Report the topics of our subscriptions that no broker has. topics: those that brokers have.
+        """Report subscribed topics that no broker has. topics: the existing ones.
 
-        While none of ours has a broker, some of the masters get heartbeats, so that operators see the group.
+        While no subscribed topic exists, some masters get heartbeats, so that operators see the group.
         """
         if self._is_closed:
             return
         self._missing_again_ms = MonotonicMs(int(now_ms) + MISSING_AGAIN_MS)
         group = self._settings.group
-        # Comparing takes a good half second for 10,000 names, in which nothing else is done.
+        # Comparing 10,000 names blocks everything else for over half a second.
         compared_max = max(1, NAMES_COMPARED_MAX // max(1, len(topics)))
         created = filter(_is_created, self._subscriptions)
         missing = [topic for topic in created if self.routes.published.get(topic) is None]
@@ -196,7 +199,7 @@ class KnownBrokers:
 
     @property
     def is_mixed(self) -> bool:
-        """Return whether some brokers that answered coordinate groups, and some do not, or not ours."""
+        """Return whether some live brokers coordinate groups and others do not, or not this one."""
         return not self._coordinating.isdisjoint(self.alive) and not self.alive <= self.offering
 
     @property
@@ -227,7 +230,7 @@ class KnownBrokers:
         is_known = about in self.troubles.present and isinstance(outcome, NoPermission)
         self.troubles.answered(about, outcome, keeps_out=True)
         if isinstance(outcome, LibraError):
-            if not is_known:  # It is repeated twice a second.
+            if not is_known:  # Otherwise it would be logged every second.
                 log_failed_request(log, "heartbeat failed", outcome, broker=address)
             if not self._is_closed:
                 self._try_again(address, now_ms + RECONNECT_AGAIN_MS)
@@ -240,7 +243,7 @@ class KnownBrokers:
         self.met(address, now_ms)
 
     def lost(self, address: str, now_ms: MonotonicMs) -> None:
-        """Note that a connection ended: the broker has dropped us, or has died."""
+        """Handle a lost connection: the broker has dropped us, or has died."""
         if address in self.alive and not self._is_closed:
             self._try_again(address, now_ms + RECONNECT_MS)
 
@@ -259,7 +262,7 @@ class KnownBrokers:
     # Heartbeats.
 
     def _regular(self, now_ms: MonotonicMs) -> None:
-        """Send the heartbeats that are due; silent brokers are retried at a pace of their own."""
+        """Send the periodic heartbeats; silent brokers are retried on a separate schedule."""
         self._heartbeats_due.at(now_ms + self._settings.heartbeat_ms)
         self.send_heartbeats(self._addresses() - self._to_reconnect)
 
@@ -272,12 +275,12 @@ class KnownBrokers:
         self.send_heartbeats(self.alive)
 
     def lease_changed(self, *, ended: bool) -> None:
-        """Send heartbeats because our lease has ended, or is renewed after that."""
+        """Send heartbeats because our lease has ended, or was renewed after its end."""
         self._lease_ended = ended
         self.send_heartbeats(self.alive)
 
     def allocating_changed(self) -> None:
-        """Send heartbeats if members have begun, or ceased, to allocate for themselves beside a stock broker.
+        """Send heartbeats if members have begun or stopped allocating for themselves beside a stock broker.
 
         Brokers with coordination refuse commits without an epoch until they know of a member that has none.
         """
@@ -298,10 +301,11 @@ class KnownBrokers:
     # The end.
 
     def unregister(self, now_ms: MonotonicMs) -> None:
-        """Unregister at each broker that has answered our heartbeats, or after LEAVE_TIMEOUT_MS; then stop.
+        """Unregister at each broker once it has answered all heartbeats, or after LEAVE_TIMEOUT_MS; then
+        stop.
 
-        Apache's brokers handle the two on different threads: a heartbeat handled after the leaving would keep
-        us a member, with queues that nobody reads, for two minutes.
+        Apache's brokers handle the two on different threads: a heartbeat handled after the unregistration
+        would keep us a member, with unread queues, for two minutes.
         """
         self._leaving, self._awaited = set(self.alive), self.alive - self.silent
         for address in sorted(self.alive):
@@ -334,10 +338,10 @@ class KnownBrokers:
 
 
 def _missing(topic: str) -> str:
-    """Return a missing topic as the subject of a trouble."""
+    """Return the subject of the trouble of a missing topic."""
     return f"missing {topic}"
 
 
 def _is_created(topic: str) -> bool:
-    """Return whether somebody has to create a topic: not a retry topic, nor a light one."""
+    """Return whether a topic must be created explicitly: neither a retry topic nor a light one."""
     return not topic.startswith(RETRY_PREFIX) and not is_light(topic)

@@ -1,5 +1,5 @@
-"""The life of a consumer: its phases, and the troubles that keep messages from it and are reported to the
-user, once each.
+"""The life of a consumer: its phases, and its troubles, which stop deliveries and are reported to the user,
+once each.
 """
 
 from enum import Enum
@@ -22,13 +22,13 @@ class Phase(Enum):
 class Troubles:
     """Problems that stop deliveries to a consumer, by subject; each is reported to the user once.
 
-    Some keep it out of its group until somebody else acts: another client has its name, or a broker refuses
-    it. From those it recovers by itself when they are over.
+    Some keep it out of its group until others act: another client has its name, or a broker refuses it. The
+    consumer recovers by itself when they are over.
     """
 
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
-        #: By subject: whether it keeps the consumer out.
+        #: By subject: whether the trouble keeps the consumer out.
         self.present: dict[str, bool] = {}
 
     def begin(self, about: str, error: LibraError, *, keeps_out: bool = False) -> None:
@@ -46,7 +46,7 @@ class Troubles:
         return True
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> None:
-        """Handle a result: a denied request or filter is a trouble, until another is not denied."""
+        """Handle a result: a denied request or filter is a trouble, until another request succeeds."""
         if isinstance(outcome, NoPermission | FilterRefused):
             self.begin(about, outcome, keeps_out=keeps_out)
         elif not isinstance(outcome, LibraError):

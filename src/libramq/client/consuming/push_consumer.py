@@ -5,7 +5,7 @@
     async with consumer:
         ...
 
-Its network side runs on its own thread, so that a handler that blocks cannot delay its heartbeats.
+Its network side runs on its own thread, so a handler that blocks cannot delay its heartbeats.
 Upstream: client/consumer/DefaultMQPushConsumer.java.
 """
 
@@ -27,17 +27,17 @@ from libramq.message.names import validate_topic
 class PushConsumer(GroupConsumer):
     """A member of a consumer group.
 
-    consume_from: where a group begins that is new to a topic, committed before `start` returns;
+    consume_from: where a group that is new to a topic begins; committed before `start` returns.
     consume_timestamp_ms applies to TIMESTAMP.
     strategy: an allocation strategy, by name or from strategy_named, the same for all members. None: AVG for
     members that allocate for themselves, and balanced_sticky for a coordinator, which accepts names only.
     With brokers that have coordinators (LibraMQ's), the group is coordinated: each queue has exactly one
-    owner at any moment, also in orderly mode, and moves without pauses for other queues. With Apache's
+    owner at any moment, in orderly mode as well, and moves without pausing other queues. With Apache's
     brokers, or while the group has a member that allocates for itself, all members allocate for themselves.
-    session_ms: after this time without a request from this member its queues go to others (10 s); the member
-    starts no handler while it has not heard from its coordinator for this long.
+    session_ms: after this time without a request from this member, its queues go to others (10 s). The member
+    starts no handler once its coordinator has been silent for this long.
     max_processing_ms: while a handler runs longer than this (5 min), other members get the queues of this
-    one, and its message with an attempt counted; if there are none, its success counts.
+    one, and the handler's message with an attempt counted. If there are none, its success counts.
     instance_id: makes this a static member: restarted within its session under the same name, it keeps its
     queues, and nothing moves. It must be unique in the group.
     consume_timeout_ms: messages whose handler runs longer than this (15 min) are redelivered as if it had
@@ -47,26 +47,27 @@ class PushConsumer(GroupConsumer):
     orderly: each queue is locked for one member, and its messages are handled one batch after the other; a
     batch whose handler fails is handled again after suspend_ms, and the queue waits for it.
     pop: the member owns no queues; it takes the next messages of any queue, and acknowledges each (POP). No
-    message waits behind another one that is slow, and nothing is rebalanced. Order is not kept. invisible_ms:
-    others handle what a killed member held after this time (60 s); it is extended while a handler runs.
-    dead_letter_errors: at LibraMQ's brokers a dead letter has the type of what its handler raised last, and
-    the first 512 characters of the text, as properties. False: it does not, as texts may tell too much.
+    message waits behind a slow one, and nothing is rebalanced. Order is not kept. invisible_ms: after this
+    time (60 s) others handle the messages of a killed member; it is extended while a handler runs.
+
+    dead_letter_errors: at LibraMQ's brokers a dead letter carries, as properties, the type of the handler's
+    last exception and the first 512 characters of its text. False: neither, as texts may reveal too much.
     broadcasting: every member gets every message and keeps its own offsets in a file below local_offsets;
-    messages whose handler fails are dropped. instance_name: the name of the file, besides the address.
-    on_assigned, on_revoked, on_lost: called with queues on the loop that the consumer was started on, one
-    after the other; plain or coroutine functions. A revoked queue is released when on_revoked has returned,
-    at the latest after revoke_timeout_ms. Messages of a lost queue may already be handled by another member.
-    deserializer: makes the `value` of each message of its body, when the handler reads it; an error of it is
-    one of the handler: the message comes again, and becomes a dead letter in the end.
+    messages whose handler fails are dropped. instance_name: names the file, together with the address.
+    on_assigned, on_revoked, on_lost: plain or coroutine functions, called with queues, one call at a time, on
+    the loop that the consumer was started on. A revoked queue is released when on_revoked has returned, at
+    the latest after revoke_timeout_ms. Another member may already be handling messages of a lost queue.
+    deserializer: turns the body of a message into its `value`, when the handler reads that. Its errors count
+    as the handler's: the message is redelivered, and finally becomes a dead letter.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     on_error: called once at the beginning of each problem that stops deliveries: RouteNotFound (no broker has
     the topic), MemberReplaced (another client has its instance_id), NoPermission, FilterRefused (a broker
     does not filter by SQL92), RequestCodeNotSupported (a broker before 5.0 has no POP), HandlerTooSlow,
     RequestTimeout (the coordinator has not answered for session_ms), SubscriptionsDiffer (members of the
-    group subscribe to different messages of a topic: each gets its own of its queues, and the group passes
-    over the rest). The consumer continues when the problem is over; meanwhile `wait_closed` raises
+    group subscribe to different messages of a topic: each member filters its own queues, and the group skips
+    all other messages). The consumer continues when the problem is over; meanwhile `wait_closed` raises
     MemberReplaced and NoPermission.
-    The others are fields of ConsumerSettings, each a whole number.
+    The other options are fields of ConsumerSettings, each a whole number.
     """
 
     def __init__(self, **options: Unpack[PushConsumerOptions]) -> None:
@@ -82,8 +83,8 @@ class PushConsumer(GroupConsumer):
     def subscribe(self, topic: str, expression: str | Sql, handler: Handler) -> Joined:
         """Set the handler of a topic's messages: "*" for all, "tagA || tagB", or Sql("a > 3") by properties.
 
-        Best before the start. A consumer that runs joins its group with it (await what is returned to know
-        when, and what prevents it); one that has joined already leaves the group for that moment.
+        Best called before the start. A running consumer joins its group with the subscription (await the
+        result to learn when, or why not); if it has joined already, it leaves the group for that moment.
 
         A plain function runs on a thread, a coroutine function on the loop the consumer is started on. Either
         may return an awaitable, which is awaited on that loop. None (or True) means that all messages are
@@ -111,11 +112,12 @@ class PushConsumer(GroupConsumer):
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group: running handlers finish, their messages are committed, brokers are notified.
 
-        Handlers that run longer than the timeout are not waited for; their messages are redelivered.
+        Handlers that outlast the timeout are abandoned; their messages are redelivered.
         A static member (instance_id) does not leave: its queues wait for it until its session is over.
-        A second call waits for the first. A hook may call it: the hooks that come of it, such as on_revoked,
-        are called meanwhile. A handler cannot (LocalProtocolError): it would wait for itself. Whoever is
-        cancelled while it waits has the consumer end at once.
+
+        A second call waits for the first. A hook may call `stop`; further hooks, such as on_revoked, are
+        called meanwhile. A handler cannot (LocalProtocolError): it would wait for itself. If the caller is
+        cancelled while it waits, the consumer ends at once.
         """
         await super().stop(timeout_ms=timeout_ms)
 

@@ -1,10 +1,10 @@
-"""The push consumer's core: its parts take events and decide what is done; how often changed offsets are
+"""The push consumer's core: its parts handle events and decide on effects; how often changed offsets are
 committed, and how often all are.
 
     start ─► routes ─► heartbeats ─┬► rebalance ────┬► owned queues ─► pulls ─► deliveries ─► commits
                                    └► coordination ─┘
 
-Its parts share a kernel: decisions are its effects, and `settle` follows each event. Time is an argument.
+Its parts share a kernel, which collects their effects; `settle` follows each event. Time is an argument.
 Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java.
 """
 
@@ -55,9 +55,9 @@ class PushConsumerCore:
         clock: Clock,
         failed: Callable[[str, Exception], None],
     ) -> None:
-        """clock: that the times of events come from; handler threads read it, too.
+        """Build the parts. clock: the source of event times; handler threads read it as well.
 
-        failed: called with failures that are bugs of ours.
+        failed: called with exceptions that are bugs of LibraMQ.
         """
         subscriptions = with_retry_topic(settings, subscriptions)
         self.kernel = kernel = ConsumerKernel(clock, failed)
@@ -116,11 +116,11 @@ class PushConsumerCore:
         return self.table.ours()
 
     def process_queues(self) -> list[OwnedQueue]:
-        """Return the queues that are ours or being given up, with what is left of each."""
+        """Return the queues that are owned or being released."""
         return self.table.each()
 
     def work(self) -> ConsumerStatistics:
-        """Return what is in hand."""
+        """Return the current work."""
         return self.table.work()
 
     # Start and time.
@@ -135,20 +135,20 @@ class PushConsumerCore:
         self.known_brokers.start(now)
 
     def began(self, begun: Begun, _: GroupBeginning | None) -> None:
-        """Note from when queues without an offset are read."""
+        """Note the time from which queues without an offset are read."""
         self.own.since_ms = begun.since_ms
 
     # Routes and heartbeats.
 
     def _routes_changed(self, now_ms: MonotonicMs) -> None:
-        # The last broker that did not may be gone: no answer will show it.
+        # The last broker without coordination may be gone: no answer will show it.
         if self.known_brokers.all_named_offer:
             self.coordination.look(now_ms)
         if self.known_brokers.alive:
             self.rebalancing.begin(now_ms)
 
     def _met(self, address: str, now_ms: MonotonicMs) -> None:
-        """Go on at a broker that answers (again)."""
+        """Continue at a broker that answers for the first time, or again."""
         self.coordination.look(now_ms)
         self.own.pulling.reachable(address, now_ms)
         self.locks.confirm(address)
@@ -193,7 +193,7 @@ class PushConsumerCore:
         self.own.handle_each(ev.Resumed(), now_ms)
 
     def _committed(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> None:
-        self.fetching.commits.answered(commit, outcome)  # Before its queue may go with it.
+        self.fetching.commits.answered(commit, outcome)  # First: the next call may remove the queue.
         self.own.committed(commit, outcome, now_ms)
 
     # Stop.
@@ -222,7 +222,7 @@ class PushConsumerCore:
             self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
 
     def settle(self) -> None:
-        """Decide what follows from an event. Each part sees what those before it changed."""
+        """Make the follow-up decisions of an event. Each part sees the changes of earlier ones."""
         now_ms = self.kernel.clock.monotonic_ms()
         if self.own.locks_wanted or self.own.to_unlock:
             self.locks.send_requests(now_ms)
@@ -236,7 +236,7 @@ class PushConsumerCore:
             self.coordination.send_requests(now_ms)
         if self._persistence.rests and self._phase is Phase.RUNNING:
             self._persistence.settle(now_ms)
-        if len(self.kernel.effects.pending) > 1:  # After most events there is one at most.
+        if len(self.kernel.effects.pending) > 1:  # Most events have one effect at most.
             _merge_changes(self.kernel.effects.pending)
 
 
@@ -261,18 +261,17 @@ PERSIST_ALL_MS: Final = 5_000
 class Persistence:
     """Commits changed offsets periodically, and all of them from time to time.
 
-    Under a coordinator nothing is committed that has not changed, so the timer rests while all is
-    acknowledged: a thousand consumers without messages would otherwise wake their process ten thousand times
-    a second.
+    Under a coordinator only changed offsets are committed, so the timer rests while all are acknowledged:
+    otherwise a thousand idle consumers would wake their process ten thousand times a second.
     """
 
     def __init__(self, own: Ownership, coordination: MemberCoordination, timer: Deadline) -> None:
-        """timer: of the next commits; the coordination may set it to an earlier time."""
+        """Set up the timer of the next commits; the coordination may set it to an earlier time."""
         self._own = own
         self._coordination = coordination
         self._timer = timer
         self._persisted_ms = self._persist_all_due_ms = MonotonicMs(0)
-        #: Whether no timer is set, as nothing is to be committed.
+        #: Whether the timer is off because there is nothing to commit.
         self.rests = False
 
     def start(self, now_ms: MonotonicMs) -> None:
@@ -284,11 +283,11 @@ class Persistence:
     def due(self, now_ms: MonotonicMs) -> None:
         """Commit changed offsets; all of them if a former owner may have committed after us."""
         period_ms = self._coordination.persist_ms
-        if now_ms - self._persisted_ms < period_ms:  # It has become longer.
+        if now_ms - self._persisted_ms < period_ms:  # The period has become longer.
             self._timer.at(self._persisted_ms + period_ms)
             return
         self._persisted_ms = now_ms
-        # Of a program that fetches, messages are finished without an event.
+        # A program that fetches finishes messages without an event.
         may_rest = not (self._coordination.allocates or self._own.settings.fetches)
         if may_rest and self._own.offsets.is_acknowledged:
             self.rests, self._own.offsets.is_changed = True, False
@@ -302,7 +301,7 @@ class Persistence:
         self._own.commits.commit(self._own.table.each(), all_of_them=all_of_them)
 
     def settle(self, now_ms: MonotonicMs) -> None:
-        """Set a resting timer again if an offset has changed: to when it would have been due anyway."""
+        """Restart a resting timer if an offset has changed, at its regular time."""
         if self._own.offsets.is_changed or self._coordination.allocates:
             self.rests = False
             period_ms = self._coordination.persist_ms

@@ -24,7 +24,7 @@ Subscriptions = Mapping[str, Selector]
 
 
 def with_retry_topic(settings: ConsumerSettings, subscriptions: Subscriptions) -> Subscriptions:
-    """Return the user's subscriptions and, if there is one, that of the retry topic, which is read whole."""
+    """Return the user's subscriptions and, if there is a retry topic, one to all of its messages."""
     if not settings.has_retry_topic:
         return subscriptions
     return {**subscriptions, retry_topic(settings.group): EVERYTHING}
@@ -32,7 +32,7 @@ def with_retry_topic(settings: ConsumerSettings, subscriptions: Subscriptions) -
 
 def heartbeat_data(settings: ConsumerSettings, subscriptions: Subscriptions, version: int) -> HeartbeatData:
     """Return the subscription for heartbeats; brokers keep the one with the highest version."""
-    if settings.assigns:  # It reads without being a member.
+    if settings.assigns:  # The consumer reads without being a member.
         return HeartbeatData(client_id=settings.client_id)
     consumer = ConsumerData(
         group_name=settings.group,
