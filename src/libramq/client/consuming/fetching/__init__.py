@@ -1,1 +1,1 @@
-"""Fetching: `Consumer`, whose program takes messages itself instead of having handlers called with them."""
+"""Fetching: `Consumer`, whose program takes messages itself instead of registering handlers."""

@@ -1,10 +1,10 @@
-"""The fetch buffer: what was pulled and waits for the program to take it.
+"""The fetch buffer: pulled messages that the program has yet to take.
 
     network thread ─► put ─► batches, in the order of their arrival ─► take ─► program ─► finish ─► report
 
-What `take` returns is in the program's hand until its next call: only then is it done. Batches of a queue
-that may not be read now (it is paused, or our lease is over) are set aside, and looked at again when the core
-says so. Everything but `put` is called by one thread of the program at a time.
+Messages that `take` returns are in progress until the program's next call: only then are they done. Batches
+of a queue that may not be read now (it is paused, or our lease is over) are set aside, and retried when the
+core says so. Everything but `put` is called by one thread of the program at a time.
 Upstream: DefaultLitePullConsumerImpl.poll.
 """
 
@@ -23,7 +23,7 @@ FetchedMessages = dict[MessageQueue, Sequence[MessageExt]]
 class FetchBuffer:
     """The batches of all queues.
 
-    report: called with batches of which nothing will be taken any more. arrived: called by `put`.
+    report: called with batches from which no more messages will be taken. arrived: called by `put`.
     """
 
     def __init__(self, report: Callable[[Delivery, Ending], None], arrived: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class FetchBuffer:
         self._in_hand: list[FetchedBatch] = []
 
     def put(self, batches: Iterable[Delivery]) -> None:
-        """Take what was pulled; called on the network thread. None of them: look again at those set aside."""
+        """Add pulled batches; called on the network thread. Without any: retry those set aside."""
         before = len(self._arrived)
         for batch in batches:
             assert isinstance(batch, FetchedBatch), "a program that fetches has no other deliveries"
@@ -46,17 +46,17 @@ class FetchBuffer:
 
     @property
     def has_arrivals(self) -> bool:
-        """Return whether anything has come since the last call of `take`."""
+        """Return whether anything has arrived since the last call of `take`."""
         return bool(self._arrived)
 
     def finish(self, *, is_done: bool = True) -> None:
-        """Note that the program is done with what it has in hand, or that it will not be."""
+        """Mark the messages in progress as done; with is_done=False, as never to be done."""
         for batch in reversed(self._in_hand):
             self._put_back(batch, is_done=is_done)
         self._in_hand.clear()
 
     def finish_before(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Note that the program is done with what it has in hand before these offsets."""
+        """Mark the messages in progress before these offsets as done."""
         for batch in list(self._in_hand):
             batch.finish_before(offsets.get(batch.owned.queue, 0))
             if not batch.is_under_way:
@@ -64,7 +64,7 @@ class FetchBuffer:
                 self._put_back(batch, is_done=True)
 
     def take(self, count_max: int) -> FetchedMessages:
-        """Return the next messages, by queue; what was returned before is done."""
+        """Return the next messages by queue; earlier ones are done."""
         self.finish()
         self._sort_in()
         found: FetchedMessages = {}
@@ -79,7 +79,7 @@ class FetchBuffer:
         return found
 
     def take_batch(self, count_max: int) -> tuple[MessageQueue, Sequence[MessageExt]] | None:
-        """Return the next messages of one pull; what was returned before is done."""
+        """Return the next messages of one pull; earlier ones are done."""
         self.finish()
         self._sort_in()
         while self._ready:
@@ -90,8 +90,8 @@ class FetchBuffer:
         return None
 
     def take_one(self) -> MessageExt | None:
-        """Return the next message; the one that was returned before is done."""
-        if len(self._in_hand) == 1:  # The next of the same batch, nearly always.
+        """Return the next message; the previous one is done."""
+        if len(self._in_hand) == 1:  # Nearly always, the next message is in the same batch.
             message = self._in_hand[0].take_next()
             if message is not None:
                 return message
@@ -100,13 +100,13 @@ class FetchBuffer:
 
     def _taken_of(self, batch: FetchedBatch, count_max: int) -> Sequence[MessageExt]:
         aside = self._aside.get(batch.owned)
-        if aside is not None:  # In the order of the queue.
+        if aside is not None:  # Keeps the order of the queue.
             aside.append(batch)
             return ()
         messages = batch.take(count_max)
         if messages:
             self._in_hand.append(batch)
-        elif batch.is_void:  # Looked up again, after `take` has withdrawn: see FetchedBatch.
+        elif batch.is_void:  # Checked again, after `take` has stepped back: see FetchedBatch.
             self._end(batch)
         else:
             self._aside[batch.owned] = [batch]

@@ -6,8 +6,8 @@
                                  not taken yet: dropped if the queue moves
 
 `taken` and `done` are written on the program's thread; the core, on the network thread, reads them. As with a
-handler's delivery, `taken` is written before the queue's state is read, and the core does it in the opposite
-order, so a queue is never released while the program takes messages of it unnoticed.
+handler's delivery, `taken` is written before the queue's state is read, and the core works in the opposite
+order, so it never releases a queue without noticing that the program is taking messages.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -22,10 +22,10 @@ Value = TypeVar("Value")
 
 
 class DecodedMessages(Generic[Value]):
-    """An asynchronous iterator of messages with the values of their bodies, which an error does not end.
+    """An asynchronous iterator of messages with their decoded bodies, which continues after an error.
 
     A deserializer is any function of the body's bytes: json.loads, msgspec.json.Decoder(Order).decode. It
-    runs in the program's call that takes the message, which raises its error, with a note that names the
+    runs in the program's call that takes the message; the call raises its error, with a note that names the
     message.
     """
 
@@ -45,7 +45,7 @@ class DecodedMessages(Generic[Value]):
 
 
 class BlockingDecodedMessages(Generic[Value]):
-    """An iterator of messages with their values, which an error does not end."""
+    """An iterator of messages with their decoded bodies, which continues after an error."""
 
     def __init__(self, messages: Iterator[MessageExt], deserializer: Callable[[bytes], Value]) -> None:
         check_function("the deserializer", deserializer)
@@ -63,7 +63,7 @@ class BlockingDecodedMessages(Generic[Value]):
 
 
 class HeldBatches(HeldMessages):
-    """Batches by their first offset. Each costs the same, however many messages it has."""
+    """Batches by their first offset. The cost of a batch does not depend on its number of messages."""
 
     __slots__ = ("_batches", "_count")
 
@@ -89,7 +89,7 @@ class HeldBatches(HeldMessages):
         return last - first
 
     def put(self, messages: Sequence[MessageExt]) -> None:
-        """Add the messages of a pull; a pull that begins with the same one is replaced."""
+        """Add the messages of a pull; it replaces a pull that begins with the same message."""
         first, last = queue_offset_at(messages, 0), queue_offset_at(messages, -1)
         self.remove_batch(first)
         size = messages.size if isinstance(messages, PulledRecords) else sum([len(m.body) for m in messages])
@@ -124,11 +124,11 @@ class FetchedBatch(Delivery):
 
     def __init__(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> None:
         super().__init__(owned, messages)
-        #: As they were pulled: the program may change its messages. Records are decoded for it.
+        #: The offsets as pulled: the program may change its messages, except records, which it gets decoded.
         self._offsets = None if isinstance(messages, PulledRecords) else [m.queue_offset for m in messages]
         self.taken = 0
         self.done = 0
-        #: The program continues at another offset of the queue.
+        #: Whether the program continues at another offset of the queue.
         self.is_dropped = False
 
     def offset_at(self, index: int) -> int:
@@ -136,7 +136,7 @@ class FetchedBatch(Delivery):
         return self._offsets[index] if self._offsets is not None else queue_offset_at(self.messages, index)
 
     def take(self, count_max: int) -> Sequence[MessageExt]:
-        """Return the next messages, as they came; none while the queue is not read, or the lease is over."""
+        """Return the next messages in order; none while the queue is not read, or the lease is over."""
         owned, first = self.owned, self.taken
         self.started = True
         self.taken = min(first + count_max, len(self.messages))
@@ -148,7 +148,7 @@ class FetchedBatch(Delivery):
         return self.messages[first : self.taken]
 
     def take_next(self) -> MessageExt | None:
-        """Note that the program is done with what it has taken, and return one more; None as for `take`.
+        """Mark all taken messages as done, and return one more; None where `take` returns none.
 
         This is called for every message of an `async for`, and costs half of `finish` and `take(1)`.
         """
@@ -165,9 +165,9 @@ class FetchedBatch(Delivery):
         return self.messages[first]
 
     def finish(self, *, is_done: bool = True) -> bool:
-        """Note that the program is done with what it has taken; return whether nothing is left to take.
+        """Mark taken messages as done; return whether nothing is left to take.
 
-        not is_done: what it has in hand is not done, and is to be delivered again.
+        not is_done: messages in progress are not done, and are to be delivered again.
         """
         if is_done:
             self.done = self.taken
@@ -176,25 +176,25 @@ class FetchedBatch(Delivery):
         return self.taken == len(self.messages) or self.is_void
 
     def finish_before(self, offset: int) -> None:
-        """Note that the program is done with what it has taken before an offset of the queue."""
+        """Mark taken messages before an offset of the queue as done."""
         while self.done < self.taken and self.offset_at(self.done) < offset:
             self.done += 1
 
     @property
     def is_void(self) -> bool:
-        """Return whether what is not taken yet never will be: the queue is being given up, or is gone."""
+        """Return whether no more will be taken: the program continues elsewhere, or the queue is not ours."""
         return self.is_dropped or not self.owned.is_ours
 
     @property
     def is_under_way(self) -> bool:
-        """Return whether the program has messages of it in hand."""
+        """Return whether messages of the batch are in progress."""
         return self.taken > self.done
 
     is_call = False
 
     @property
     def in_hand_count(self) -> int:
-        """Return how many messages the program has in hand."""
+        """Return how many messages are in progress."""
         return self.taken - self.done
 
     @property
@@ -206,16 +206,16 @@ class FetchedBatch(Delivery):
 
     @property
     def finished_offset(self) -> int | None:
-        """Return the offset up to which the program has finished; None if it has finished none of these."""
+        """Return the offset behind the last finished message; None if none is finished."""
         done = self.done
         return self.offset_at(done - 1) + 1 if done else None
 
     @property
     def next_offset(self) -> int | None:
-        """Return the offset of the first message that is not taken; None if all are."""
+        """Return the offset of the first message not taken yet; None if all are taken."""
         taken = self.taken
         return self.offset_at(taken) if taken < len(self.messages) else None
 
     def drop(self) -> None:
-        """Have its messages ignored from now on."""
+        """Ignore the remaining messages."""
         self.is_dropped = True

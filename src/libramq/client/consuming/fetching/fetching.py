@@ -1,5 +1,4 @@
-"""The fetching: what `assign`, `seek` and `commit` of a program that fetches messages do to its consumer's
-core.
+"""The core's part in `assign`, `seek` and `commit`, the calls of programs that fetch messages themselves.
 
 Upstream: DefaultLitePullConsumerImpl.java (assign, seek, commit).
 """
@@ -23,7 +22,7 @@ from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
 _BEING_RELEASED = (QueueState.DRAINING, QueueState.REVOKING)
-#: The states in which an offset may be committed: where the queue is read from is settled.
+#: The states in which an offset may be committed: the position in the queue is known.
 _COMMITTABLE = (*POSITIONED, *_BEING_RELEASED)
 
 Ended = Callable[[LibraError | None], None]
@@ -33,7 +32,7 @@ class FetchConsumption(Consumption):
     """Turns finished batches into offsets."""
 
     def _handled(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> None:
-        """Handle a batch of which nothing will be taken any more."""
+        """Handle a batch from which no more messages will be taken."""
         assert isinstance(delivery, FetchedBatch), "a program that fetches has no other deliveries"
         owned = delivery.owned
         if delivery in owned.work.deliveries and delivery.done:
@@ -49,25 +48,25 @@ class FetchConsumption(Consumption):
 
 
 class FetchDelivering(Delivering):
-    """Passes the messages of each pull on as one batch, in the order of the queue.
+    """Passes on the messages of each pull as one batch, in the order of the queue.
 
-    That is done at once; whether messages may be taken is looked up when they are (`FetchedBatch.take`).
+    It does so at once; `FetchedBatch.take` checks whether messages may be taken.
     """
 
     def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> None:
-        """Pass the messages of a pull on."""
+        """Pass on the messages of a pull."""
         batch = FetchedBatch(owned, messages)
         owned.work.deliveries.add(batch)
         self._effects.add(fx.Deliver((batch,)))
 
     def deliver_next(self, owned: OwnedQueue) -> None:
-        """Do nothing: everything that came was passed on."""
+        """Do nothing: all messages were passed on at arrival."""
 
     def not_begun(self, delivery: Delivery) -> None:
-        """Do nothing: a batch that may not be taken yet stays where it is."""
+        """Do nothing: a batch that may not be taken yet stays in the buffer."""
 
     def resume(self, owned: OwnedQueue) -> None:
-        """Have the batches looked at again that could not be taken."""
+        """Retry the batches that could not be taken."""
         self._effects.add(fx.Deliver(()))
 
 
@@ -86,7 +85,7 @@ class _CommitRequest:
 
 
 class RequestedCommits:
-    """The program's requests to commit offsets that wait for their brokers.
+    """The program's pending requests to commit offsets.
 
     request ─► offsets ─► commits, one under way a queue ─► acknowledged ─► ended
                                                          └► refused, or queue lost ─► ended with an error
@@ -97,14 +96,14 @@ class RequestedCommits:
         self.waiting: list[_CommitRequest] = []
 
     def begin(self, offsets: Iterable[tuple[OwnedQueue, int]], ended: Ended) -> None:
-        """Want offsets committed; `settle` sends them."""
+        """Add a request to commit offsets; `settle` sends them."""
         wanted = {owned.queue: _WantedOffset(owned, offset) for owned, offset in offsets}
         self.waiting.append(_CommitRequest(wanted, ended))
 
     def answered(self, commit: SentCommit, outcome: LibraError | None) -> None:
-        """Note the result of a commit, with which its queue may go.
+        """Note the result of a commit, before the queue may be removed.
 
-        What the refusal of a fence means is decided with the queue.
+        The queue's own transitions handle a refusal by a fence.
         """
         if commit.claim is not None and isinstance(outcome, Fenced | NotYetGranted):
             return
@@ -119,7 +118,7 @@ class RequestedCommits:
                 del request.wanted[queue]
 
     def settle(self) -> None:
-        """Send what may be sent, and end the requests of which nothing is left."""
+        """Send the commits that may be sent, and end completed requests."""
         for request in list(self.waiting):
             for queue, wanted in list(request.wanted.items()):
                 self._settle(request, queue, wanted)
@@ -143,7 +142,7 @@ class RequestedCommits:
         if not owned.commit_awaited:
             self._own.commits.commit([owned])
         acknowledged = self._own.offsets.acknowledged(queue)
-        # The broker has this offset, or one that was wanted later.
+        # The broker has this offset, or one requested later.
         if acknowledged is not None and acknowledged in (wanted.offset, self._own.offsets.read(queue)):
             del request.wanted[queue]
 
@@ -161,24 +160,25 @@ class Fetching:
         self._rebalancing.assign(queues, now_ms)
 
     def seek(self, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> None:
-        """Continue at other offsets; raises LocalProtocolError if a queue is not ours."""
+        """Continue at other offsets; raises LocalProtocolError if a queue is not assigned."""
         for owned, offset in self._ours(offsets):
             self._own.handle(owned, ev.Sought(offset), now_ms)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None, ended: Ended) -> None:
-        """Commit offsets; raises LocalProtocolError if a queue is not ours. ended: called with the outcome.
+        """Commit offsets; raises LocalProtocolError if a queue is not assigned. ended: called with the
+        outcome.
 
-        None: of every queue, as far as the program is done.
+        None: the offsets of done messages, of every queue.
         """
         wanted = self._finished() if offsets is None else self._ours(offsets, leaving_too=True)
         self.commits.begin(wanted, ended)
 
     def read_records(self) -> None:
-        """Have messages pulled for record batches from now on."""
+        """Pull messages as record batches from now on."""
         self._own.pulling.read_records()
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the message that the program gets next; None while that is not settled."""
+        """Return the offset of the program's next message; None while it is unknown."""
         ((owned, _),) = self._ours({queue: 0})
         if owned.cursor.sought_offset is not None:
             return owned.cursor.sought_offset

@@ -1,1 +1,1 @@
-"""The queues that a consumer has: their states, their messages at work, the lease that covers all."""
+"""The queues that a consumer owns: their states, their messages in progress, the lease that covers all."""

@@ -1,16 +1,16 @@
-"""The owned queue: the state of a queue that a consumer owns, its lock and claim, its messages at work, its
-offset to commit, and how fast it catches up.
+"""The owned queue: the state of a queue that a consumer owns, its lock and claim, its messages in progress,
+its offset to commit, and how fast it catches up.
 
         pulled ─► held ─► Delivery to a handler ─► removed ─► commit offset: the smallest remaining one
 
-Its state changes by the table in `transitions`, whose actions write lock and claim, too.
+The table in `transitions` decides its state changes; the actions also write lock and claim.
 Upstream: impl/consumer/ProcessQueue.java.
 
-The lease says until when a member of a coordinated group may start handlers and commit without having heard
-from its coordinator; ours. It holds for one session, counted from the sending of the last request that the
-coordinator answered; so it expires before the coordinator gives our queues to others, even if the process was
-stopped meanwhile. Handlers check it on their own threads at the current time: a process that wakes up starts
-nothing before it has heard from the coordinator. Outside coordinated groups the lease has no end.
+The lease, LibraMQ's own, limits how long a member of a coordinated group may start handlers and commit
+without an answer from its coordinator. It lasts one session, counted from the sending of the last answered
+request, so it expires before the coordinator gives our queues to others, even if the process was suspended
+meanwhile. Handlers check it on their own threads against the current time: a process that wakes up starts
+nothing before the coordinator has answered. Outside coordinated groups the lease never ends.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from libramq.kernel.deadlines import Deadline
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
-#: The end of a lease without end.
+#: The end of a lease that never expires.
 FOREVER: Final = MonotonicMs(2**63)
 
 
@@ -35,7 +35,7 @@ class Lease:
 
     def __init__(self, monotonic_ms: Callable[[], MonotonicMs]) -> None:
         self.monotonic_ms = monotonic_ms
-        #: When it ends: FOREVER where no coordinator decides about our queues.
+        #: When the lease ends; FOREVER unless a coordinator assigns our queues.
         self.until_ms = FOREVER
 
     def holds(self) -> bool:
@@ -64,7 +64,7 @@ class QueueState(Enum):
 
 #: The letters of the states, in their order, for drawing.
 LETTERS: Final = "NLWORPDFSMGVEZ"
-#: Tuples, not sets: a look-up in a set would hash an Enum, in Python.
+#: The states of a queue that we own and do not release. Tuples, because Enum.__hash__ is slow Python code.
 OURS: Final = (
     QueueState.READING,
     QueueState.PAUSED,
@@ -76,21 +76,21 @@ OURS: Final = (
     QueueState.SEARCHING,
     QueueState.NEW,
 )
-#: It was pulled before, and its position is known.
+#: The states after the first pull, in which the position is known.
 POSITIONED: Final = (QueueState.READING, QueueState.PAUSED, QueueState.DOUBTED, QueueState.FORGOTTEN)
 
 
-#: Ours: pulls of a queue that catches up bring a tenth of a second's messages, so that the pace is even.
+#: Ours: each pull of a queue that catches up requests a tenth of a second's messages, for an even pace.
 PULLS_A_SECOND: Final = 10
 #: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
 LOCK_TRUSTED_MS: Final = 30_000
 
 
 class CatchUpPace:
-    """How fast a queue that was taken over may deliver its backlog, in messages a second.
+    """Limits how fast a queue that was taken over delivers its backlog, in messages a second.
 
-    A queue whose last owner is gone has a backlog, and its next owner would get all of it at once. The pace
-    holds until the queue has been read to its end once.
+    A queue whose last owner is gone has a backlog, and its next owner would get all of it at once. The limit
+    applies until the queue has been read to its end once.
     """
 
     def __init__(self, rate: int, now_ms: MonotonicMs) -> None:
@@ -99,7 +99,7 @@ class CatchUpPace:
 
     @property
     def portion(self) -> int:
-        """Return how many messages one pull may bring."""
+        """Return how many messages one pull may request."""
         return max(1, self.rate // PULLS_A_SECOND)
 
     def brought(self, count: int, now_ms: MonotonicMs) -> int:
@@ -110,7 +110,7 @@ class CatchUpPace:
 
 
 class LockStatus(Enum):
-    """A lock at the broker that stores the queue (orderly consumption), as far as its member knows."""
+    """The status of a queue's lock at its broker (orderly consumption), as the member knows it."""
 
     NOT_NEEDED = "not needed"
     WANTED = "wanted"
@@ -120,9 +120,9 @@ class LockStatus(Enum):
 
 @dataclass(slots=True)
 class QueueLock:
-    """A lock: it holds 60 s at the broker, and is trusted 30 s here, counted from its request.
+    """A lock, which is valid for 60 s at the broker and trusted for 30 s here, counted from its request.
 
-    address: where it was requested last, which may be in no route any more when it is returned.
+    address: the broker of the last request, which may be in no route any more when the lock is returned.
     """
 
     status: LockStatus = LockStatus.NOT_NEEDED
@@ -132,7 +132,7 @@ class QueueLock:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Return whether the broker may have given it away."""
+        """Return whether the broker may have given the lock away."""
         return self.status is LockStatus.IN_DOUBT
 
     @property
@@ -141,7 +141,7 @@ class QueueLock:
         return self.status in (LockStatus.HELD, LockStatus.NOT_NEEDED)
 
     def trust(self, requested_ms: MonotonicMs) -> None:
-        """Trust the lock, which the broker has granted or renewed; a doubt needs more than that."""
+        """Trust a lock that the broker has granted or renewed; this alone does not resolve a doubt."""
         if not self.is_in_doubt:
             self.status = LockStatus.HELD
         self.until_ms = requested_ms + LOCK_TRUSTED_MS
@@ -149,11 +149,12 @@ class QueueLock:
 
 @dataclass(slots=True)
 class QueueClaim:
-    """A claim; outside coordinated groups there is none.
+    """The claims on a queue; none outside coordinated groups.
 
-    granted: under which to open the queue. opened: under which we pull and commit. opened_epoch: of the last
-    opening, even if the fence has forgotten it since; 0 for none. tries: to open it since the grant.
-    topic_start: where in the log the topic begins, by the last opening (`fencing.OpenedQueue`).
+    granted: the claim to open the queue with. opened: the claim that pulls and commits use. opened_epoch: the
+    epoch of the last opening, even if the fence has forgotten it since; 0 for none. tries: the attempts to
+    open the queue since the grant. topic_start: where in the log the topic begins, by the last opening
+    (`fencing.OpenedQueue`).
     """
 
     granted: Claim | None = None
@@ -164,12 +165,12 @@ class QueueClaim:
 
     @property
     def is_open(self) -> bool:
-        """Return whether its fence lets us commit, or there is none."""
+        """Return whether the fence accepts our commits, or there is no fence."""
         return self.granted is None or self.opened is not None
 
     @property
     def is_current(self) -> bool:
-        """Return whether it is open under the last grant, or there is none."""
+        """Return whether the queue is open under the last grant, or there is no grant."""
         return self.granted == self.opened
 
     def is_newer_than(self, claim: Claim) -> bool:
@@ -183,7 +184,7 @@ class QueueClaim:
         )
 
     def regrant(self, claim: Claim) -> None:
-        """Take another grant."""
+        """Replace the grant."""
         self.granted, self.tries = claim, 0
 
     def accept(self, claim: Claim, topic_start: int) -> None:
@@ -192,7 +193,7 @@ class QueueClaim:
 
 
 class HeldMessages:
-    """Messages by queue offset. size: of their bodies."""
+    """Pulled messages by queue offset. size: the bytes of their bodies."""
 
     __slots__ = ("_highest", "_is_ascending", "_sizes", "size")
 
@@ -217,7 +218,7 @@ class HeldMessages:
         return next(reversed(self._sizes)) - next(iter(self._sizes)) if self._sizes else 0
 
     def put(self, messages: Sequence[MessageExt]) -> None:
-        """Add pulled messages; one that is here already is replaced."""
+        """Add pulled messages; they replace earlier ones with the same offsets."""
         offsets = [message.queue_offset for message in messages]
         sizes = [len(message.body) for message in messages]
         if offsets and offsets[0] > self._highest and all(map(lt, offsets, offsets[1:])):
@@ -237,7 +238,7 @@ class HeldMessages:
             self._highest = max(self._highest, offset)
 
     def remove(self, messages: Sequence[MessageExt]) -> int | None:
-        """Remove messages that are done; return the offset to commit, None if nothing was here."""
+        """Remove messages that are done; return the offset to commit, None if nothing was held."""
         if not self._sizes:
             return None
         pop, freed_bytes = self._sizes.pop, 0
@@ -257,14 +258,15 @@ class HeldMessages:
 
 @dataclass(slots=True, eq=False)
 class PullCursor:
-    """A cursor marks where a queue is pulled next. `Pulling` moves it.
+    """Marks where a queue is pulled next. `Pulling` moves it.
 
-    timer: of the next pull, if it has a pause. number: of the last pull; answers to earlier ones come too
-    late. sought_offset: where the program wants to begin, whatever is committed. last_stored_ms: when the
-    last message that we have pulled was stored, also in an ownership just before; 0 for none. handled_before:
-    the highest offset handled in an earlier ownership. was_missing: its topic was missing for a while, so its
-    offsets may mean other messages now. accepts_damaged: the last pull brought a body that does not match its
-    checksum, and the next one is taken as it comes. end_offset: the queue's, by the last answer.
+    timer: for the next pull, if it is delayed. number: counts jumps of the cursor; answers to pulls before
+    the last one are ignored. sought_offset: where the program wants to begin, regardless of the committed
+    offset. last_stored_ms: the store time of the last pulled message, in this ownership or the previous one;
+    0 for none. handled_before: the highest offset handled in an earlier ownership. was_missing: the topic was
+    missing for a while, so its offsets may mean other messages now. accepts_damaged: the last pull returned a
+    body that does not match its checksum, and the next result is accepted as it is. end_offset: the end of
+    the queue, by the last answer.
     """
 
     last_ms: MonotonicMs
@@ -286,7 +288,7 @@ class PullCursor:
 
     @property
     def has_advanced(self) -> bool:
-        """Return whether anything was read from the start offset on."""
+        """Return whether anything was read since the start offset."""
         return self.next_offset > self.start_offset
 
     def start(self, offset: int, handled_before: int) -> None:
@@ -296,7 +298,7 @@ class PullCursor:
         self.handled_before = handled_before
 
 
-#: Ours: a type's name is shorter; of a text the beginning says what it is about.
+#: Ours: longer than the name of a type, and enough of a text to show what it is about.
 ERROR_CHARACTERS_MAX: Final = 512
 
 
@@ -308,15 +310,15 @@ class HandlerError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return the description of an exception, whose text may not even be formatted, whatever that raises.
+        """Return the description of an exception, without its text if formatting that fails in any way.
 
-        A lone surrogate, as in half an emoji or a file's undecodable name, could not be sent.
+        Lone surrogates, as in half an emoji or an undecodable file name, could not be sent and are replaced.
         """
         kind = type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
         try:
             text = str(error)
-        except BaseException:  # SystemExit too: it would end the handler's thread.
+        except BaseException:  # Even SystemExit: it would end the handler's thread.
             text = ""
         return cls(*map(_sendable, (f"{module}{kind.__qualname__}", text)))
 
@@ -326,7 +328,7 @@ def _sendable(text: str) -> str:
 
 
 class Delivery:
-    """Messages passed to one call of a handler. Its thread calls `begin` and `raised`; the core all else."""
+    """Messages for one call of a handler. Its thread calls `begin` and `raised`; the core calls the rest."""
 
     __slots__ = ("began_ms", "error", "messages", "owned", "started")
 
@@ -350,37 +352,37 @@ class Delivery:
 
     @property
     def is_under_way(self) -> bool:
-        """Return whether the user's code is at work on its messages."""
+        """Return whether user code is processing the messages."""
         return self.started
 
-    #: Whether it is a call of a handler, whose time counts.
+    #: Whether it is a call of a handler, whose duration counts.
     is_call: ClassVar[bool] = True
 
     @property
     def in_hand_count(self) -> int:
-        """Return how many of its messages the user's code is at work on."""
+        """Return how many messages user code is processing."""
         return len(self.messages) if self.started else 0
 
     @property
     def done_count(self) -> int:
-        """Return how many of its messages are done before it has ended."""
+        """Return how many messages of an unfinished delivery are done."""
         return 0
 
     @property
     def handled_count(self) -> int:
-        """Return how many of its messages the user's code has had, when it has ended."""
+        """Return how many messages of a finished delivery user code has received."""
         return len(self.messages)
 
     @property
     def finished_offset(self) -> int | None:
-        """Return the offset up to which a program that fetches messages has finished them; None if none."""
+        """Return the offset behind the last message that a fetching program has finished; None if none."""
         return None
 
     def drop(self) -> None:
-        """Have its messages ignored from now on."""
+        """Ignore the messages from now on."""
 
     def raised(self, error: BaseException) -> None:
-        """Note what the handler raised; the log has it, and so has a dead letter."""
+        """Keep the handler's exception, for the log and for dead letters."""
         self.error = HandlerError.of(error)
 
 
@@ -388,9 +390,9 @@ class Delivery:
 class QueueWork:
     """The deliveries of a queue, and the messages that wait to be delivered. Written by `handling`.
 
-    sending_back: messages on their way back to a broker. kept: deliveries held by a pause. waiting: orderly
-    only: messages that no handler has seen yet; is_suspended: they wait after a failure. finished: if the
-    program fetches messages: the offset up to which it has finished them.
+    sending_back: how many messages are on their way back to a broker. kept: deliveries held by a pause.
+    waiting (orderly only): messages that no handler has received yet; is_suspended: they wait after failure.
+    finished (fetching programs only): the offset behind the last finished message.
     """
 
     deliveries: set[Delivery] = field(default_factory=set)
@@ -406,7 +408,7 @@ class QueueWork:
         return self.sending_back > 0 or any(delivery.is_under_way for delivery in self.deliveries)
 
     def drop_unstarted(self, *, in_order: bool) -> None:
-        """Remove deliveries whose handlers have not begun; in order their messages wait again."""
+        """Remove deliveries whose handlers have not begun; if in_order, their messages wait again."""
         unstarted = {delivery for delivery in self.deliveries if not delivery.started}
         self.deliveries -= unstarted
         if in_order:
@@ -414,7 +416,7 @@ class QueueWork:
                 self.waiting.extendleft(reversed(delivery.messages))
 
     def finished_offset(self) -> int | None:
-        """Return the offset up to which the program has finished the messages it fetched."""
+        """Return the offset behind the last fetched message that the program has finished."""
         for delivery in self.deliveries:
             offset = delivery.finished_offset
             if offset is not None:
@@ -423,7 +425,7 @@ class QueueWork:
 
 
 class OwnedQueue:
-    """One ownership of a queue; when the queue is taken again there is another one."""
+    """One ownership of a queue; taking the queue again creates another one."""
 
     def __init__(
         self,
@@ -443,17 +445,19 @@ class OwnedQueue:
         self._new_held = new_held
         self.held = new_held()
         self.work = QueueWork()
-        #: In order: what its former owner has counted of the message at which we begin.
+        #: In orderly mode: the attempts of the former owner at the first message.
         self.former_attempts = NO_ATTEMPTS
-        #: Whether the listener has been notified of it.
+        #: Whether the listener has been notified of the assignment.
         self.is_announced = False
-        #: When its offset is to be queried, or queried again.
+        #: The deadline of the next offset query.
         self.load_timer: Deadline | None = None
         #: While SEARCHING: the broker's correction of an offset beyond the queue's end.
         self.corrected_offset = 0
-        # While it is given up: since when, whether the coordinator asked for it, and whether we get it again.
+        # During a release: when it began.
         self.revoked_ms = now_ms
+        # During a release: whether the coordinator requested it.
         self.is_revoked_by_coordinator = False
+        # During a release: whether to take the queue again afterwards.
         self.is_wanted_again = False
         # Written by `Commits`.
         self.commit_awaited = False
@@ -461,19 +465,19 @@ class OwnedQueue:
 
     @property
     def continues_at(self) -> int:
-        """Return where a consumer continues."""
+        """Return the offset at which a consumer continues."""
         offset = self.held.commit_offset
         return self.cursor.start_offset if offset is None else offset
 
     def drop_pulled(self) -> None:
-        """Drop what was pulled: it is to be read from another offset."""
+        """Drop pulled messages: the queue is to be read from another offset."""
         for delivery in self.work.deliveries:
             delivery.drop()
         self.work.deliveries.clear()
         self.held = self._new_held()
 
     def attempts_behind(self) -> Attempts:
-        """Return what its next owner has to know of the message that comes next, if it is read in order."""
+        """Return the attempts at the next message, for the next owner of an orderly queue."""
         if not self.work.waiting:
             return self.former_attempts
         first = self.work.waiting[0]
@@ -481,11 +485,11 @@ class OwnedQueue:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it is ours, and not being given up."""
+        """Return whether we own the queue and are not releasing it."""
         return self.state in OURS
 
     @property
     def may_commit(self) -> bool:
-        """Return whether a commit may be sent: none is under way, and the queue is surely the one we read."""
+        """Return whether a commit may be sent: none is in flight, and the queue is surely the one we read."""
         is_same = not self.cursor.was_missing and not self.lock.is_in_doubt
         return self.claim.is_open and is_same and not self.commit_awaited

@@ -1,5 +1,5 @@
-"""The queue table: the queues that are ours or being given up, and which of them start no handlers:
-those that the user has paused, or whose `on_assigned` still runs.
+"""The queue table: the queues that are owned or being released, and which of them start no handlers because
+the user has paused them or their `on_assigned` still runs.
 """
 
 from collections import Counter
@@ -24,9 +24,9 @@ class QueueTable:
         self._queues: dict[MessageQueue, OwnedQueue] = {}
         self._all_paused = False
         self._paused: set[MessageQueue] = set()
-        #: Hooks that have not returned: a queue may be lost and assigned again meanwhile.
+        #: Running hooks by queue, which may be lost and assigned again before they return.
         self._hooks: Counter[MessageQueue] = Counter()
-        self._left_behind: set[Delivery] = set()  # Their queues are gone, but their handlers run.
+        self._left_behind: set[Delivery] = set()  # Running handlers of removed queues.
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -39,11 +39,11 @@ class QueueTable:
         return self._queues.get(queue)
 
     def is_current(self, owned: OwnedQueue) -> bool:
-        """Return whether it is still the one in use for its queue."""
+        """Return whether this is still the current ownership of its queue."""
         return self._queues.get(owned.queue) is owned
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
-        """Return our queues of a topic, without those being given up."""
+        """Return our queues of a topic, without those being released."""
         return [
             queue
             for queue, owned in self._queues.items()
@@ -51,11 +51,11 @@ class QueueTable:
         ]
 
     def each(self) -> list[OwnedQueue]:
-        """Return every queue that is ours or being given up."""
+        """Return every queue that is owned or being released."""
         return list(self._queues.values())
 
     def ours(self) -> list[MessageQueue]:
-        """Return the queues that are ours now, sorted."""
+        """Return our queues, sorted."""
         return sorted(
             owned.queue
             for owned in self._queues.values()
@@ -74,10 +74,10 @@ class QueueTable:
         ]
 
     def work(self) -> ConsumerStatistics:
-        """Return what is in hand; handled: the first messages of batches that are not finished."""
+        """Return the current work; handled: the done messages of unfinished batches."""
         owned = self.each()
         deliveries = [each for one in owned for each in one.work.deliveries]
-        # First: what the program finishes meanwhile would count twice.
+        # First: messages that the program finishes meanwhile would count twice.
         done = sum(each.done_count for each in deliveries)
         in_flight = sum(each.in_hand_count for each in deliveries)
         lags = [_lag(each) for each in owned if each.is_ours]
@@ -111,7 +111,7 @@ class QueueTable:
         """Note that a handler has returned."""
         self._left_behind.discard(delivery)
 
-    # The user's marks, which outlast ownership.
+    # Pauses, which outlast ownership.
 
     @property
     def is_all_paused(self) -> bool:
@@ -119,11 +119,11 @@ class QueueTable:
         return self._all_paused
 
     def is_paused(self, queue: MessageQueue) -> bool:
-        """Return whether the user has paused a queue, ours or not, or has not prepared for it yet."""
+        """Return whether the user has paused a queue, owned or not, or its `on_assigned` still runs."""
         return self._all_paused or queue in self._paused or queue in self._hooks
 
     def hook_begins(self, queue: MessageQueue) -> None:
-        """Note that the listener is notified of a queue, which is read when it has returned."""
+        """Note that the listener is called for a queue, which is read once it has returned."""
         self._hooks[queue] += 1
 
     def hook_ended(self, queue: MessageQueue) -> None:
@@ -140,7 +140,7 @@ class QueueTable:
             self._paused.update(queues)
 
     def resume(self, queues: Iterable[MessageQueue] | None) -> None:
-        """Remove the marks; None for all."""
+        """Resume queues; None for every queue."""
         if queues is None:
             self._all_paused = False
             self._paused.clear()
@@ -152,7 +152,7 @@ def _lag(owned: OwnedQueue) -> int | None:
     end = owned.cursor.end_offset
     if end is None:
         return None
-    if not owned.held:  # All that was read is done; the rest was not selected.
+    if not owned.held:  # All pulled messages are done; the filter skipped the rest.
         return max(0, end - owned.cursor.next_offset)
     done = sum(each.done_count for each in owned.work.deliveries)
     return max(0, end - owned.continues_at - done)
