@@ -1,3 +1,3 @@
-"""Handling: messages are passed to the user's functions; what follows from their results: done, retried, dead
-letter, abandoned.
+"""Handling: passes messages to the user's functions, and acts on their results: done, retried, dead letter,
+abandoned.
 """

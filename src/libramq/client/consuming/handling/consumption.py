@@ -1,5 +1,5 @@
-"""The consumption: what follows from a handler's result: the offset advances, the message is sent back, or
-kept and passed to a handler again.
+"""The consumption acts on a handler's result: the offset advances, or the message is sent back, or kept and
+passed to a handler again.
 
 concurrently
 
@@ -84,7 +84,7 @@ class Consumption:
         for delivery, ending in results:
             try:
                 self._handled(delivery, ending, now_ms)
-            except Exception as error:  # The others are of other queues, and would count as running for ever.
+            except Exception as error:  # The other results would be lost, and count as running for ever.
                 self._kernel.failed(f"a result for {delivery.owned.queue} could not be handled", error)
 
     def _handled(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> None:
@@ -121,9 +121,10 @@ class Consumption:
         is_counted: bool = True,
         pass_on_ms: int = 0,
     ) -> None:
-        """Have a message redelivered later. is_counted: as an attempt; only our brokers know how not to.
+        """Ask a broker to redeliver a message later.
 
-        pass_on_ms: a member that subscribes to its topic gets it, for so long; 0: none needs to.
+        is_counted: whether that counts as an attempt; only LibraMQ's brokers accept False. pass_on_ms: how
+        long a member with a subscription to the topic may take to handle it; 0: it is not passed on.
         """
         delivery.owned.work.sending_back += 1
         header = send_back_header(
@@ -166,7 +167,7 @@ class Consumption:
         what_follows(delivery, message, now_ms)
 
     def _redeliver(self, delivery: Delivery, now_ms: MonotonicMs) -> None:
-        """Deliver messages again that were kept here, when their pause is over."""
+        """Deliver locally kept messages again, after their pause."""
         owned = delivery.owned
         if owned.is_ours:
             owned.work.deliveries.add(delivery)
@@ -201,7 +202,7 @@ class Consumption:
             self._send_back(delivery, message, DEAD_LETTER, now_ms)
 
     def _pass_on(self, delivery: Delivery, now_ms: MonotonicMs) -> None:
-        """Have a member handle retries whose topic this one does not subscribe to; only our brokers can."""
+        """Pass retries of unsubscribed topics on to another member; only LibraMQ's brokers can do so."""
         for message in delivery.messages:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
             if address in self._known_brokers.offering:
@@ -214,7 +215,7 @@ class Consumption:
                 self._retry(delivery, [(message, None)], now_ms)
 
     def _wait(self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs) -> None:
-        """Have messages come again without an attempt; Apache's brokers count all, so they stay here."""
+        """Redeliver messages without counting an attempt; locally with Apache's brokers, which count all."""
         for message, within_ms in busy:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
             if address in self._known_brokers.offering and not self._settings.broadcasting:

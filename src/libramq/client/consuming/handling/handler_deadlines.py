@@ -1,8 +1,8 @@
-"""The handler deadlines: when a handler that does not return (consume_timeout_ms) is abandoned, and what
-becomes of its messages.
+"""The handler deadlines: when a handler that does not return (consume_timeout_ms) is abandoned, and its
+messages are redelivered.
 
-Only its own messages are redelivered; its place is free for others, and its result, if any, is ignored. At
-most as many handlers are abandoned at a time as may run, since threads cannot be killed.
+Only its own messages are redelivered; its place is free for others, and a late result is ignored. At most as
+many handlers are abandoned at a time as may run, since threads cannot be killed.
 Upstream: ConsumeMessageConcurrentlyService.cleanExpireMsg (consumeTimeout), which leaves out orderly ones.
 """
 
@@ -22,8 +22,9 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: how often to look, as a fraction of the allowed time, and at least.
+#: Ours: how often to check within the allowed time.
 CHECKS: Final = 10
+#: Ours: the longest time between two checks.
 CHECK_MS_MAX: Final = 60_000
 
 
@@ -62,7 +63,7 @@ class HandlerDeadlines:
         self._coordination.ended(late, now_ms)
 
     def overrun(self, deliveries: Sequence[Delivery], now_ms: MonotonicMs) -> None:
-        """Abandon handlers, as many as may be, as if they had failed.
+        """Abandon handlers as if they had failed, up to the limit.
 
         Those beyond max_processing_ms count as slow until they return, or consume_timeout_ms is over.
         """

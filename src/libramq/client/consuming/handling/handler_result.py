@@ -28,12 +28,12 @@ AFTER_MS_MAX: Final = 2 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Redeliver messages; messages of the same call that it does not name are done.
+    """Redeliver messages; all other messages of the call are done.
 
-    messages: which ones; None: all of the call. after: a minimum delay in seconds, up to two hours;
+    messages: those to redeliver; None: all of the call. after: a minimum delay in seconds, up to two hours;
     None: growing delays (10 s, 30 s, 1 min …), or suspend_ms in orderly mode. A broker rounds the delay up to
-    its next delay level (1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1, 2 h); in orderly mode it is exact, and the
-    messages behind it wait.
+    its next delay level (1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1, 2 h); in orderly mode it is exact, and later
+    messages of the queue wait.
     """
 
     messages: Sequence[MessageExt] | None = None
@@ -62,7 +62,7 @@ class Retry:
 class Reject:
     """Make messages dead letters of the group (%DLQ%group) without another attempt.
 
-    messages: which ones; None: all of the call. Messages of the same call that it does not name are done.
+    messages: those to reject; None: all of the call. All other messages of the call are done.
     """
 
     messages: Sequence[MessageExt] | None = None
@@ -75,7 +75,7 @@ class Reject:
 class Busy:
     """Deliver messages again without counting an attempt: another handler is at work on them.
 
-    messages: which ones; None: all of the call. within: after how many seconds at the latest.
+    messages: those to redeliver; None: all of the call. within: the maximum delay in seconds.
     """
 
     messages: Sequence[MessageExt] | None = None
@@ -87,14 +87,15 @@ class Busy:
             raise ConfigError(f"Busy: within is between 0 seconds and 2 hours, not {self.within} seconds")
 
 
-#: What a handler may return, or an awaitable of it.
+#: The result of a handler, which may also return an awaitable of one.
 HandlerResult = None | bool | Retry | Reject | Busy | Sequence[Retry | Reject | Busy]
 
 
 class HandlerOutcome(Enum):
-    """The outcome of a handler. SKIPPED: it never began, its queue was taken away.
+    """The outcome of a handler.
 
-    FOREIGN: the member has none for the topic, which others of its group subscribe to.
+    SKIPPED: the handler never began, as its queue was taken away. FOREIGN: this member has no handler for the
+    topic, to which other members of its group subscribe.
     """
 
     SUCCESS = "success"
@@ -105,10 +106,10 @@ class HandlerOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotDone:
-    """The messages of a delivery that are not done; the others are.
+    """The messages of a delivery that are not done; all others are.
 
-    retries: each with the requested delay in milliseconds, if any. busy: each with the milliseconds within
-    which it is to come again.
+    retries: each with the requested delay in milliseconds, if any. busy: each with the maximum delay of its
+    redelivery in milliseconds.
     """
 
     retries: tuple[tuple[MessageExt, int | None], ...] = ()
@@ -122,7 +123,7 @@ class NotDone:
         return [message for message in messages if _place(message) not in left]
 
     def results(self) -> "list[Retry | Reject | Busy]":
-        """Return it in the form of a handler's result."""
+        """Return the equivalent results of a handler."""
         found: list[Retry | Reject | Busy] = [
             Retry(messages=[message], after=None if after_ms is None else after_ms / 1000)
             for message, after_ms in self.retries
@@ -138,9 +139,9 @@ Ending = HandlerOutcome | NotDone
 def ending_of(
     returned: object, messages: Sequence[MessageExt], handed: Sequence[MessageExt] | None = None
 ) -> Ending:
-    """Return the ending of a delivery whose handler returned this; raises InvalidResult.
+    """Return the ending of a delivery from its handler's return value; raises InvalidResult.
 
-    handed: the copies of the messages that the handler got, and may have changed; None: it got themselves.
+    handed: the copies that the handler received and may have changed; None: it received the originals.
     """
     if returned is None or returned is True:
         return HandlerOutcome.SUCCESS
@@ -163,7 +164,8 @@ def _not_done(
     messages: Sequence[MessageExt],
     handed: Sequence[MessageExt] | None,
 ) -> Ending:
-    # By identity, as it may have changed them; else by offset: it may use another process, and return copies.
+    # By identity, as the handler may have changed them; else by offset: it may return another process's
+    # copies.
     known = dict(zip(map(id, handed or messages), messages, strict=True))
     left = {_place(message): message for message in messages}
     retries: list[tuple[MessageExt, int | None]] = []
@@ -189,7 +191,7 @@ def _not_done(
 
 
 def _place(message: MessageExt) -> tuple[str, int, int, int]:
-    # In the log, too: a popped message of the retry topic may have the numbers of another one of its topic.
+    # With the log position: a popped retry may have the queue and offset of another message of its topic.
     return message.broker_name, message.queue_id, message.queue_offset, message.physical_offset
 
 

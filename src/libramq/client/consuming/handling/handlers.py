@@ -1,5 +1,5 @@
-"""The handlers: run the user's functions on threads or on the user's loop, how many at a time, and report how
-each ended.
+"""The handlers run the user's functions on threads or on the user's loop, a limited number at a time, and
+report how each ended.
 
     plain function      ─► HandlerThreads ─► an awaitable it returns: on the loop, while its thread waits
     coroutine function  ─► HandlerTasks, on the loop that the consumer was started on
@@ -33,18 +33,18 @@ from libramq.message.message import MessageExt, handed_out
 
 log = get_logger(__name__)
 
-#: Ours: a longer traceback is cut, as exceptions may have a message's body as their text.
+#: Ours: a longer traceback is cut, as the text of an exception may contain a message's body.
 TRACEBACK_CHARACTERS_MAX: Final = 16_384
-#: Ours: what is left of the text of such an exception.
+#: Ours: how much of such an exception's text is kept.
 TEXT_CHARACTERS_MAX: Final = 1_024
 
 
 class LongError(Exception):
-    """Logged in place of an exception that is too long: it has the frames, and the beginning of the text."""
+    """Logged in place of an exception that is too long, with its frames and the beginning of its text."""
 
 
 class FailureLog:
-    """Logs exceptions of a consumer's handlers, and what follows: some lines in ten seconds, then a count.
+    """Logs a handler's exceptions and their consequences: some lines in ten seconds, then a count.
 
     settings: the consumer's, if they are known.
     """
@@ -83,7 +83,7 @@ def _write_failure(event: str, *, follows: str, exception: BaseException, **abou
 
 
 def _cut(exception: BaseException) -> BaseException:
-    """Return the exception to log: this one, or what is left of one that is too long."""
+    """Return the exception to log: this one, or a short replacement if it is too long."""
     size = sum(map(len, traceback.format_exception(exception)))
     if size <= TRACEBACK_CHARACTERS_MAX:
         return exception
@@ -92,7 +92,8 @@ def _cut(exception: BaseException) -> BaseException:
     return left.with_traceback(exception.__traceback__)
 
 
-#: Ours: an event loop that ends has ended by then, and its tasks are not known to end with it before.
+#: Ours: how long to wait after a cancelled handler. A loop that is ending, and cancels all tasks, has ended
+#: by then.
 CANCELLED_PAUSE_S: Final = 0.1
 
 
@@ -104,14 +105,14 @@ class HandlerRun(Protocol):
         """Return the loop that it was started on."""
 
     def report(self, delivery: Delivery, ending: Ending) -> None:
-        """Take what became of a delivery; called from any thread."""
+        """Take the ending of a delivery; called from any thread."""
 
     def loop_closed(self) -> None:
         """Note that the loop was closed; called from any thread."""
 
 
 class Receiver:
-    """The side that passes messages to the user's code. The first three are called on the network thread."""
+    """Passes messages to user code. The first three methods are called on the network thread."""
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Take messages."""
@@ -121,17 +122,17 @@ class Receiver:
         """Free the places of handlers that do not return."""
 
     def kept_out(self) -> None:
-        """Note that something keeps the consumer out of its group (`ConsumerRun.problem`)."""
+        """Handle a problem that keeps the consumer out of its group (`ConsumerRun.problem`)."""
 
     def is_current(self) -> bool:
         """Return whether the caller is a handler."""
         return False
 
     def close(self) -> None:
-        """End: nothing more comes."""
+        """Close: no more messages will come."""
 
     def forked(self) -> None:
-        """Begin nothing more: this is the child of a fork, and the messages are the parent's."""
+        """Start nothing more: in a forked child, the messages are the parent's."""
 
 
 class HandlerTasks:
@@ -154,7 +155,7 @@ class HandlerTasks:
         self._run, self._loop = run, run.loop
         self._waiting: deque[Delivery] = deque()
         self._running: dict[Delivery, asyncio.Task[None]] = {}
-        # Cancelled, but not ended: referenced, so that they are not collected.
+        # Cancelled but not finished; referenced so that they are not collected.
         self._abandoned: set[asyncio.Task[None]] = set()
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
@@ -177,7 +178,7 @@ class HandlerTasks:
     def _call(self, function: Callable[[Sequence[Delivery]], None], deliveries: Sequence[Delivery]) -> None:
         try:
             self._loop.call_soon_threadsafe(function, deliveries)
-        except RuntimeError:  # It is closed. No report is needed: this ends the consumer.
+        except RuntimeError:  # The loop is closed. No report is needed: this ends the consumer.
             self._run.loop_closed()
 
     def _accept(self, deliveries: Sequence[Delivery]) -> None:
@@ -195,7 +196,7 @@ class HandlerTasks:
     def _start(self) -> None:
         while self._waiting and len(self._running) < self._count:
             delivery = self._waiting.popleft()
-            if not delivery.begin():  # Its queue is not read any more: no task is needed to find that out.
+            if not delivery.begin():  # Its queue is no longer read: no task is needed.
                 self._run.report(delivery, HandlerOutcome.SKIPPED)
                 continue
             task = self._loop.create_task(self._handle(delivery))
@@ -207,7 +208,7 @@ class HandlerTasks:
             self._abandoned.discard(task)
         else:
             del self._running[delivery]
-            if task.cancelled():  # By others: a single one, or all as the loop ends, where nothing may begin.
+            if task.cancelled():  # From outside, perhaps by an ending loop, where nothing may begin.
                 self._loop.call_later(CANCELLED_PAUSE_S, self._start)
                 return
         if not task.cancelled():
@@ -258,7 +259,7 @@ class HandlerThreads:
         self._run, self._loop = run, run.loop
         self._lock = threading.Lock()
         self._change = threading.Condition(self._lock)
-        # All under the lock, which every delivery takes twice: it is on the hot path.
+        # All guarded by the lock, which is on the hot path: every delivery takes it twice.
         self._waiting: deque[Delivery] = deque()
         self._threads: dict[int, threading.Thread] = {}  # By thread id.
         self._taking = 0  # Threads that take deliveries: idle, or with a handler that is not abandoned.
@@ -277,7 +278,7 @@ class HandlerThreads:
             self._change.notify(len(deliveries))
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Free the places of threads that run these; awaitables they wait for are cancelled."""
+        """Free the places of threads that run these, and cancel the awaitables they wait for."""
         with self._lock:
             for delivery in deliveries:
                 if delivery in self._running and delivery not in self._abandoned:
@@ -309,15 +310,14 @@ class HandlerThreads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def forked(self) -> None:
-        """Begin nothing more, and end the thread that has forked, if any, with its handler: no other runs."""
-        self._lock = threading.Lock()  # Another thread may have had it, or waited for the change.
+        """Start nothing more; if a handler forked, its thread ends with it, and no other thread runs."""
+        self._lock = threading.Lock()  # Another thread may have held it, or waited for the change.
         self._change = threading.Condition(self._lock)
         self._is_closed = True
         self._waiting.clear()
 
     def _grow(self) -> None:
-        # As many threads as ever had to run at once, no more: idle ones only compete for the interpreter
-        # lock.
+        # No more threads than ever had to run at once: idle ones only compete for the interpreter lock.
         while len(self._waiting) > self._idle and self._taking < self._count and not self._is_closed:
             self._taking += 1
             self._idle += 1  # It takes a delivery as soon as it runs.
@@ -383,7 +383,7 @@ class HandlerThreads:
             if inspect.isawaitable(returned):
                 returned = self._await(delivery, returned)
             return ending_of(returned, messages, handed)
-        except BaseException as error:  # SystemExit too: it ends the handler, not the thread.
+        except BaseException as error:  # Even SystemExit: it ends the handler, not the thread.
             delivery.raised(error)
             self._log_failure(messages, topic)
             if self._loop.is_closed():
@@ -431,9 +431,9 @@ class _Raised:
         self.error = error
 
 
-#: Called with messages of one topic; returns what handler_result.py lists.
+#: Called with messages of one topic; handler_result.py lists the results.
 Handler = Callable[[list[MessageExt]], HandlerResult | Awaitable[HandlerResult]]
-#: Whether the running handler gets the messages of a queue in order: what is left holds up what is behind it.
+#: Whether the running handler gets the messages of a queue in order: an unfinished one blocks later ones.
 is_in_order: Final = ContextVar("is_in_order", default=False)
 
 
@@ -484,7 +484,7 @@ class Handlers(Receiver):
         self._threads.close()
 
     def forked(self) -> None:
-        """Begin no other handler: in the child of a fork the one that has forked runs on."""
+        """Start no other handler: in a forked child, only the handler that forked runs on."""
         self._threads.forked()
         self._tasks.forked()
 
@@ -495,7 +495,7 @@ def in_order(handler: Handler) -> Handler:
 
 
 def prepared(handler: Handler, prepare: Callable[[list[MessageExt]], object]) -> Handler:
-    """Return a handler before which another function is called with the messages, in its task or thread."""
+    """Return a handler that first calls another function with the messages, in its task or thread."""
     if is_async(handler):
 
         async def on_loop(messages: list[MessageExt]) -> HandlerResult:
@@ -512,7 +512,7 @@ def prepared(handler: Handler, prepare: Callable[[list[MessageExt]], object]) ->
 
 
 def is_async(handler: Handler) -> bool:
-    """Return whether a handler is a coroutine function, or an object with one as its call."""
+    """Return whether a handler is a coroutine function, or an object whose `__call__` is one."""
     return _is(handler, inspect.iscoroutinefunction)
 
 

@@ -21,16 +21,16 @@ from libramq.logs import get_logger
 log = get_logger(__name__)
 
 
-#: The options that are called with queues; plain functions among them run on threads that may wait.
+#: The options that are hooks. Blocking consumers run plain functions among them on threads, which may wait.
 HOOKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost", "on_error"], ...]] = (
     "on_assigned", "on_revoked", "on_lost", "on_error",
 )  # fmt: skip
 
 
 def on_thread(hook: Callable[..., Any], threads: set[int] | None = None) -> Callable[..., Any]:
-    """Wrap a plain function so that it runs on a thread; a coroutine function is returned as it is.
+    """Wrap a plain function so that it runs on a thread; return a coroutine function unchanged.
 
-    threads: has the thread's identifier while it runs.
+    threads: contains the thread's identifier while the function runs.
     """
     if not callable(hook) or inspect.iscoroutinefunction(hook):
         return hook
@@ -50,7 +50,7 @@ def on_thread(hook: Callable[..., Any], threads: set[int] | None = None) -> Call
     return call
 
 
-#: Ours: a hook that takes longer is logged: nothing else would say why its queues are not read.
+#: Ours: a hook that takes longer is logged: nothing else would explain why its queues are not read.
 SLOW_SECONDS: Final = 10.0
 
 #: The hooks, by the change they are called for.
@@ -71,7 +71,7 @@ class QueueListener:
         self._loop = loop
         self._hook_done = hook_done
         self._waiting: deque[fx.QueueChange | fx.Trouble] = deque()
-        #: The task that calls hooks, while it does.
+        #: The task that calls hooks; None while there are none to call.
         self.task: asyncio.Task[None] | None = None
         self._current: fx.QueueChange | fx.Trouble | None = None
         self._is_closed = False
@@ -87,14 +87,14 @@ class QueueListener:
             self._finished(change)
 
     def let_others_go_first(self) -> None:
-        """Call the next hooks while the calling one continues: it is about to wait for their work."""
+        """Call the next hooks while the calling one continues: it is about to wait for them."""
         if self.task is not None and current_task() is self.task:
             self.task = None
             self._finish_current()
             self._go_on()
 
     async def close(self) -> None:
-        """End a hook that still runs."""
+        """Cancel a hook that still runs."""
         self._is_closed = True
         if self.task is not None:
             self.task.cancel()
@@ -136,7 +136,7 @@ class QueueListener:
 
 
 async def call_hook(hook: Callable[[Any], Any], change: fx.QueueChange | fx.Trouble) -> None:
-    """Call a hook for a change; log what it raises, and that it takes long."""
+    """Call a hook for a change; log its exception, or that it takes long."""
     slow = asyncio.get_running_loop().call_later(SLOW_SECONDS, _log_slow, hook, change)
     try:
         about = change.error if isinstance(change, fx.Trouble) else change.queues

@@ -1,5 +1,5 @@
-"""The send-back: at which delay level a message whose handler failed is redelivered, when it becomes a dead
-letter, and the copy that is sent if a broker refuses.
+"""The send-back of failed messages: the delay level of their redelivery, when they become dead letters, and
+the copy that is sent if a broker refuses.
 
 Upstream: DefaultMQPushConsumerImpl.sendMessageBack, sendMessageBackAsNormalMessage.
 """
@@ -25,19 +25,20 @@ log = get_logger(__name__)
 INNER_PRODUCER: Final = SendSettings(group="CLIENT_INNER_PRODUCER")
 #: The broker's first redelivery has delay level 3 (AbstractSendMessageProcessor).
 FIRST_RETRY_LEVEL: Final = 3
-#: CONSUMER_SEND_MSG_BACK: the broker chooses by the number of attempts, or makes it a dead letter.
+#: CONSUMER_SEND_MSG_BACK: the broker chooses the level by the number of attempts.
 CHOSEN_BY_BROKER: Final = 0
+#: CONSUMER_SEND_MSG_BACK: the broker makes the message a dead letter.
 DEAD_LETTER: Final = -1
 _SEPARATORS: Final = str.maketrans(
     dict.fromkeys((names.NUL, names.NAME_VALUE_SEPARATOR, names.PROPERTY_SEPARATOR), " ")
 )
-#: What becomes of the messages of a failed handler, for the log: see `what_follows`.
+#: The usual outcome for the messages of a failed handler, for the log: see `what_follows`.
 REDELIVERED: Final = "its messages are redelivered later"
 _PULL_ONLY: Final = (names.MIN_OFFSET, names.MAX_OFFSET, names.TRANSACTION_PREPARED)
 
 
 def delay_level(after_ms: int | None) -> int:
-    """Return the lowest delay level that is at least so long."""
+    """Return the lowest delay level that is at least as long."""
     if after_ms is None:
         return CHOSEN_BY_BROKER
     return min(bisect_left(DELAY_LEVELS_MS, after_ms) + 1, DELAY_LEVEL_MAX)
@@ -96,7 +97,7 @@ def retry_copy(
 def _kept(
     message: MessageExt, settings: ConsumerSettings, delay_level: int, error: HandlerError | None
 ) -> dict[str, str]:
-    """Return the properties of a dead letter that say what its handler raised; none for other messages."""
+    """Return the properties of a dead letter that describe its exception; none for other messages."""
     is_dead = delay_level == DEAD_LETTER or settings.is_last_attempt(message.reconsume_times)
     if error is None or not is_dead or not settings.dead_letter_errors:
         return {}
@@ -114,7 +115,7 @@ def log_rejected(message: MessageExt, group: str) -> None:
 
 
 def log_dead_letter(message: MessageExt, group: str, error: HandlerError | None) -> None:
-    """Log that a message has failed for the last time; error: what its handler raised, if it did."""
+    """Log that a message has failed for the last time; error: its handler's exception, if any."""
     about = {} if error is None else {"error": error.kind, "reason": error.text}
     log.error(
         f"a message failed for the last time; it becomes a dead letter in {dlq_topic(group)}",
@@ -128,7 +129,7 @@ def log_dead_letter(message: MessageExt, group: str, error: HandlerError | None)
 def failure_of(
     messages: Sequence[MessageExt], settings: ConsumerSettings
 ) -> tuple[str, Mapping[str, object]]:
-    """Return what the log says of a failed handler's messages, and of the first one's attempt."""
+    """Return the log text for a failed handler's messages, and fields about the first one's attempt."""
     about: dict[str, object] = {"group": settings.group}
     if not settings.broadcasting:
         times, endless = messages[0].reconsume_times, settings.retries_max >= RECONSUME_TIMES_MAX
@@ -142,7 +143,7 @@ def failure_of(
 
 
 def what_follows(messages: Sequence[MessageExt], settings: ConsumerSettings) -> str:
-    """Return what becomes of the messages of a failed handler, for the log."""
+    """Return the log text for the outcome of a failed handler's messages."""
     if settings.broadcasting:
         return "its messages are dropped: a broadcasting group has no redelivery"
     last = sum(settings.is_last_attempt(message.reconsume_times) for message in messages)
