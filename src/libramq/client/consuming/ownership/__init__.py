@@ -1,3 +1,3 @@
-"""Ownership: what happens to a queue from assigned to released or lost: locks, claims, first offsets, handing
-over.
+"""Ownership: the life of a queue from its assignment to its release or loss: locks, claims, first offsets,
+hand-over.
 """

@@ -1,17 +1,18 @@
-"""The claims: how a granted queue is opened at its fence (OPEN_QUEUE), how long a refusal is borne, and when
-it is given back.
+"""The claims: how a granted queue is opened at its fence (OPEN_QUEUE), how long refusals are tolerated, and
+when the queue is released.
 
         granted ─► opened ─► READING ─► granted under a later epoch: opened again meanwhile
            ▲          ├► not granted yet: retried in a moment
            └──────────┴► fenced: lost
                       └► refused for 2 s: released, and granted again
 
-A claim that stays refused would leave its queue unread: the coordinator considers it ours, its broker does
-not. Whatever the cause, we release the queue, and get another claim.
+A claim that stays refused would leave its queue unread: the coordinator considers the queue ours, its broker
+does not. In that case we release the queue, and get another claim.
 
-Pulls and commits use the claim that was opened last. One that is fenced under a claim older than our current
-one means nothing: our own opening has overtaken it.
-Ours.
+Pulls and commits use the claim opened last. A fence's refusal of an older claim is ignored: our own opening
+has overtaken it.
+
+The protocol is LibraMQ's own.
 """
 
 from typing import Final
@@ -37,7 +38,8 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Ours: a grant reaches the queue's broker within milliseconds, or within a second if their link was lost.
+#: Ours: how long refusals are tolerated. A grant reaches the queue's broker within milliseconds, or within a
+#: second after a lost connection.
 REFUSED_MS_MAX: Final = 2_000
 
 
@@ -62,7 +64,7 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
 
 
 def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> None:
-    """Open a queue that the coordinator has granted us, also if it is open under an earlier grant."""
+    """Open a queue that the coordinator has granted us, even if it is open under an earlier grant."""
     if owned.claim.granted == event.claim or owned.claim.is_newer_than(event.claim):
         return
     owned.claim.regrant(event.claim)
@@ -71,7 +73,7 @@ def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: Monotoni
 
 
 def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> None:
-    """Take a queue again after it is given up."""
+    """Take a queue again after its release."""
     owned.claim.regrant(event.claim)
     owned.is_wanted_again = True
 
@@ -82,7 +84,7 @@ def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: Mo
 
 
 def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> None:
-    """Continue where we are, unless somebody else has read the queue meanwhile."""
+    """Continue at our position, unless another member has read the queue meanwhile."""
     may_continue = _fits(own, owned, event.answer)
     owned.claim.accept(event.claim, event.answer.topic_start)
     if may_continue:
@@ -94,7 +96,7 @@ def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms:
 
 
 def not_opened(own: Ownership, owned: OwnedQueue, event: ev.OpenFailed, now_ms: MonotonicMs) -> None:
-    """Try again; give up a queue that its fence has refused for long."""
+    """Try again; drop a queue that its fence has refused for too long."""
     if event.is_refused_for_long and owned.claim.opened is None:
         lose(own, owned, event, now_ms)
     else:
@@ -102,7 +104,7 @@ def not_opened(own: Ownership, owned: OwnedQueue, event: ev.OpenFailed, now_ms: 
 
 
 def refuse_pull(own: Ownership, owned: OwnedQueue, event: ev.PullRefused, now_ms: MonotonicMs) -> None:
-    """Handle the refusal of a pull, which has ended with it."""
+    """Handle the refusal of a pull, which ends the pull."""
     owned.cursor.is_under_way = False
     refuse(own, owned, event, now_ms)
 
@@ -123,7 +125,7 @@ def refuse(
 
 
 def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_ms: MonotonicMs) -> None:
-    """Handle the refusal of a commit while a queue is given up."""
+    """Handle the refusal of a commit during the release of a queue."""
     if event.claim != owned.claim.granted:
         return
     if isinstance(event.error, Fenced):
@@ -133,7 +135,7 @@ def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_m
 
 
 def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> None:
-    """Begin a queue as one that we allocate for ourselves; a former owner may still commit."""
+    """Begin a queue anew under our own allocation; a former owner may still commit."""
     owned.claim = QueueClaim()
     if own.uses_locks:
         _lock(own, owned)
@@ -143,7 +145,7 @@ def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_m
 
 
 def keep_reading(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> None:
-    """Go on as before. Brokers reserve our open queues until we have locked them (groups.queue_lock)."""
+    """Keep reading. Brokers reserve our open queues until we have locked them (groups.queue_lock)."""
     owned.claim = QueueClaim()
     own.read(owned)
     if own.uses_locks:
@@ -152,7 +154,7 @@ def keep_reading(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now
 
 
 def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> None:
-    """Go on giving up a queue, without a coordinator."""
+    """Continue to release a queue, without a coordinator."""
     owned.claim = QueueClaim()
 
 
@@ -162,7 +164,7 @@ def _begin_opened(
     owned.claim.accept(claim, opened.topic_start)
     if opened.attempts and opened.offset is not None:
         owned.former_attempts = Attempts(opened.offset, opened.attempts)
-    # A young queue's 0 counts only if it is unknown since when its topic is read.
+    # The initial 0 of a young queue counts only if the time since when its topic is read is unknown.
     is_sought = opened.is_initial and own.since_ms.get(owned.queue.topic)
     begin_at_committed(own, owned, None if is_sought else opened.offset, now_ms)
 
@@ -176,8 +178,8 @@ def _lock(own: Ownership, owned: OwnedQueue) -> None:
 def _fits(own: Ownership, owned: OwnedQueue, answer: OpenedQueue) -> bool:
     """Return whether our position is still valid: no member has read further or reset the offset.
 
-    A fence that does not know our last opening has given the queue to somebody else meanwhile, or its
-    topic was deleted and made again: the offsets alone may fit by chance.
+    A fence that does not know our last opening has opened the queue for another member meanwhile, or its
+    topic was deleted and recreated: the offsets alone may fit by chance.
     """
     is_unbroken = answer.former_epoch is None or answer.former_epoch == owned.claim.opened_epoch
     if owned.cursor.was_missing or not (is_unbroken or not owned.claim.opened_epoch):
@@ -185,7 +187,7 @@ def _fits(own: Ownership, owned: OwnedQueue, answer: OpenedQueue) -> bool:
     if owned.claim.opened_epoch and answer.topic_start > owned.claim.topic_start:
         return False
     if answer.recovered_end is not None and owned.cursor.next_offset > answer.recovered_end:
-        return False  # What we have read is gone, and other messages may have its numbers.
+        return False  # Messages that we have read are gone, and others may have their offsets.
     known, committed = own.offsets.acknowledged(owned.queue), answer.offset
     if committed is None:
         return known is None
@@ -201,17 +203,17 @@ class Claims:
         self._own = own
         own.on_opened = self._opened
         self._fenced: dict[MessageQueue, Claim] = {}
-        #: Claims that were refused, and since when, until one for the queue is accepted. There may be two in
-        #: turn: the coordinator's, and one of another that was cut off.
+        #: Refused claims, with the time of the first refusal, until one for the queue is accepted. Two may
+        #: alternate: the coordinator's, and one of another coordinator that was cut off.
         self._refused: dict[MessageQueue, dict[Claim, MonotonicMs]] = {}
 
     def granted(
         self, queue: MessageQueue, claim: Claim, opened: OpenedQueue | None, now_ms: MonotonicMs
     ) -> None:
-        """Handle the coordinator's grant of a queue. opened: if its fence has opened it at once."""
+        """Handle the coordinator's grant of a queue. opened: its fence's answer, if it is open already."""
         if self._own.closing:
             return
-        if self._fenced.get(queue) == claim:  # The fence decides: asking again is of no use.
+        if self._fenced.get(queue) == claim:  # The fence decides: another request would not help.
             self._release_refused(queue, claim, now_ms)
             return
         owned = self._own.table.get(queue)
@@ -252,7 +254,7 @@ class Claims:
         self._own.handle(owned, ev.OpenFailed(error, is_refused_for_long=is_released), now_ms)
 
     def _release_refused(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> bool:
-        """Release a queue whose claim has been refused for too long; return whether it was."""
+        """Release a queue if its claim has been refused for too long; return whether it was released."""
         refused = self._refused.setdefault(queue, {})
         if now_ms - refused.setdefault(claim, now_ms) < REFUSED_MS_MAX:
             return False

@@ -16,9 +16,10 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Taken(Event, frozen=True):
-    """The queue was assigned to us. delay_ms: its last owner's time to commit. claim: the coordinator's.
+    """The queue was assigned to us.
 
-    opened: by its fence, under that claim.
+    delay_ms: the time its last owner gets to commit. claim: the coordinator's. opened: its fence's answer to
+    that claim.
     """
 
     delay_ms: int
@@ -30,28 +31,28 @@ class Taken(Event, frozen=True):
 
 
 class LockGranted(Event, frozen=True):
-    """The broker has granted or renewed its lock, by a request of this time."""
+    """The broker has granted or renewed the lock, which was requested at this time."""
 
     address: str
     requested_ms: MonotonicMs
 
 
 class LockRefused(Event, frozen=True):
-    """Another member has its lock."""
+    """Another member holds the lock."""
 
 
 class LockFailed(Event, frozen=True):
-    """The broker did not answer a request for its lock."""
+    """The broker did not answer a request for the lock."""
 
     error: LibraError
 
 
 class LockDoubted(Event, frozen=True):
-    """The connection to its broker ended: it may give the lock away."""
+    """The connection to the broker ended; the broker may give the lock away."""
 
 
 class LocksLifted(Event, frozen=True):
-    """A coordinator allocates from now on, and grants are stronger than locks."""
+    """A coordinator allocates from now on; its grants replace locks."""
 
 
 # Its start offset.
@@ -62,13 +63,13 @@ class OffsetDue(Event, frozen=True):
 
 
 class OffsetAnswered(Event, frozen=True):
-    """Its committed offset is here (None: nothing is committed), or the query failed."""
+    """The committed offset has arrived (None: nothing is committed), or the query failed."""
 
     outcome: int | LibraError | None
 
 
 class StartAnswered(Event, frozen=True):
-    """The offset of its end, or of a time, is here, or the query failed."""
+    """The offset of the queue's end, or of a time, has arrived, or the query failed."""
 
     outcome: int | LibraError
 
@@ -77,38 +78,38 @@ class StartAnswered(Event, frozen=True):
 
 
 class Granted(Event, frozen=True):
-    """The coordinator has granted it to us."""
+    """The coordinator has granted the queue to us."""
 
     claim: Claim
 
 
 class Opened(Event, frozen=True):
-    """Its fence has opened it under the claim that was granted last."""
+    """The fence has opened the queue under the claim that was granted last."""
 
     claim: Claim
     answer: OpenedQueue
 
 
 class OpenFenced(Event, frozen=True):
-    """Its fence has opened it for another member, under a later epoch."""
+    """The fence has opened the queue for another member, under a later epoch."""
 
 
 class OpenFailed(Event, frozen=True):
-    """The queue could not be opened. is_refused_for_long: by an answer, which will not change."""
+    """The queue could not be opened. is_refused_for_long: its claim was refused for too long."""
 
     error: LibraError
     is_refused_for_long: bool
 
 
 class PullRefused(Event, frozen=True):
-    """Its fence refused a pull under a claim."""
+    """The fence refused a pull under a claim."""
 
     claim: Claim
     error: Fenced | NotYetGranted
 
 
 class ClaimRefused(Event, frozen=True):
-    """Its fence refused a commit under a claim."""
+    """The fence refused a commit under a claim."""
 
     claim: Claim
     error: Fenced | NotYetGranted
@@ -135,51 +136,51 @@ class Sought(Event, frozen=True):
 
 
 class OffsetSet(Event, frozen=True):
-    """An operator has reset the group's offset in it."""
+    """An operator has reset the group's offset in the queue."""
 
     offset: int
 
 
 class Paused(Event, frozen=True):
-    """The user has paused it."""
+    """The user has paused the queue."""
 
 
 class Resumed(Event, frozen=True):
-    """The user has resumed it."""
+    """The user has resumed the queue."""
 
 
 class Continued(Event, frozen=True):
-    """Handlers may begin again, which a lease had forbidden."""
+    """Handlers may begin again, because the lease holds again or no longer applies."""
 
 
 # The end.
 
 
 class Unassigned(Event, frozen=True):
-    """The queue is to be given up: handlers have `drain_ms` to end. 0: the time is over."""
+    """The queue is to be released: handlers have `drain_ms` to finish. 0: the time is over."""
 
     drain_ms: int
 
 
 class HandlerEnded(Event, frozen=True):
-    """A handler has returned, or a message was sent back, while it is being given up."""
+    """A handler has returned, or a message was sent back, during the queue's release."""
 
 
 class DrainTimedOut(Event, frozen=True):
-    """Its handlers have had their time: their messages will be redelivered elsewhere."""
+    """The drain time is over: messages of running handlers will be redelivered elsewhere."""
 
 
 class ListenerDone(Event, frozen=True):
-    """The listener has finished with it."""
+    """The listener has finished with the queue."""
 
 
 class ListenerTimedOut(Event, frozen=True):
-    """The listener has had its time."""
+    """The listener's time is over."""
 
 
 class MayCommit(Event, frozen=True):
-    """Its commit was answered, or others' commits no longer hold it back."""
+    """The queue's commit was answered, or other commits no longer hold it back."""
 
 
 class TakenByOther(Event, frozen=True):
-    """Another member has it, or may have it."""
+    """Another member has the queue, or may have it."""

@@ -1,12 +1,12 @@
-"""The locks of an orderly consumer: when a queue is locked, how often that is renewed or tried again, and
-what follows when a lock is refused or in doubt.
+"""The locks of an orderly consumer: when a queue is locked, how often a lock is renewed or retried, and the
+consequences of a refusal or doubt.
 
         LOCKING ─► granted ─► renewed every 20 s ─► given up: unlocked
            ▲          └► refused, or held by another after our connection ended: lost
            └── refused: retried after 100 ms, later 500 ms
 
-After the end of a connection a lock is in doubt: no handler begins until the broker has confirmed it, and the
-committed offset shows that nobody else has read the queue.
+After a lost connection a lock is in doubt: no handler begins until the broker has confirmed it, and the
+committed offset shows that no other member has read the queue.
 Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 """
 
@@ -34,11 +34,13 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Ours; upstream waits for its next round. The last owner unlocks when its batch is done.
+#: Ours: the delay after a refusal; upstream waits for its next round. The last owner unlocks after its batch.
 LOCK_RETRY_MS: Final = 100
+#: Ours: the delay after LOCK_RETRIES_SOON refusals.
 LOCK_RETRY_LATER_MS: Final = 500
+#: Ours: how many refusals are followed by the shorter delay.
 LOCK_RETRIES_SOON: Final = 30
-#: Ours: a silent broker is not asked more often.
+#: Ours: the delay after a request that the broker did not answer.
 LOCK_FAILED_MS: Final = 1_000
 #: RebalanceImpl.lock.
 LOCK_TIMEOUT_MS: Final = 1_000
@@ -47,7 +49,7 @@ LOCK_RENEW_MS: Final = 20_000
 
 
 def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> None:
-    """Continue with the offset, when the last owner has had time to commit."""
+    """Load the offset, after the last owner has had time to commit."""
     owned.lock.trust(event.requested_ms)
     own.announce(owned)
     if own.settings.orderly_takeover_ms:
@@ -58,7 +60,7 @@ def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_m
 
 
 def keep_lock(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> None:
-    """Trust the lock for another while."""
+    """Trust the lock for longer."""
     owned.lock.trust(event.requested_ms)
 
 
@@ -85,7 +87,7 @@ def resolve_doubt(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, n
 
 
 def retry_lock(own: Ownership, owned: OwnedQueue, event: ev.LockRefused, now_ms: MonotonicMs) -> None:
-    """Request a lock again that its last owner still has."""
+    """Request the lock again, which its last owner still holds."""
     is_soon = owned.lock.refusals < LOCK_RETRIES_SOON
     owned.lock.refusals += 1
     own.want_lock_at(owned, now_ms + (LOCK_RETRY_MS if is_soon else LOCK_RETRY_LATER_MS))
@@ -100,9 +102,9 @@ def lock_failed(own: Ownership, owned: OwnedQueue, event: ev.LockFailed, now_ms:
 
 
 def doubt_lock(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
-    """Begin nothing more under a lock that the broker may give away."""
+    """Start nothing more under a lock that the broker may give away."""
     if owned.state in (QueueState.LOCKING, QueueState.WAITING, QueueState.OPENING):
-        # Nothing was read yet: it is locked again as soon as its broker answers a heartbeat.
+        # Nothing was read yet: the queue is locked again as soon as its broker answers a heartbeat.
         owned.state = QueueState.LOCKING
         owned.lock.status = LockStatus.WANTED
         return
@@ -121,7 +123,7 @@ def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: 
 
 
 class Locks:
-    """The locks to request, and those to return, with one request for each broker."""
+    """Requests and returns locks, with one request for each broker."""
 
     def __init__(self, own: Ownership) -> None:
         self._own = own
@@ -196,7 +198,7 @@ class Locks:
         granted = frozenset() if isinstance(outcome, LibraError) else frozenset(outcome)
         for owned in wanted:
             queue = owned.queue
-            # Given up during the request; or a coordinator allocates in the meantime.
+            # Released during the request, or a coordinator allocates now.
             is_unwanted = not self._own.uses_locks or queue not in self._own.table
             if is_unwanted and queue in granted:
                 self._own.to_unlock.setdefault(address, []).append(queue)

@@ -1,15 +1,15 @@
 """The offset actions: where a queue is read from when it is taken (committed offset, first, last, a time),
-and what follows an offset that the broker refuses.
+and where it continues when the broker refuses an offset.
 
-A queue that was just assigned to us begins by its committed offset:
+The committed offset decides where a newly assigned queue begins:
 
     consume from     committed           none                                   unknown
     LAST_OFFSET      that                retry topic: 0 · else the end          try again later
     FIRST_OFFSET     that                0                                      try again later
     TIMESTAMP        that                retry topic: the end · else by time    try again later
 
-If it is known since when the group reads the topic (`client.beginning`), a queue without a committed offset
-is searched by that time, and a young one is no exception.
+If the time since when the group reads the topic is known (`client.beginning`), all queues without a committed
+offset, even young ones, begin at that time.
 Upstream: RebalancePushImpl.java, DefaultMQPushConsumerImpl.pullMessage.
 """
 
@@ -34,11 +34,12 @@ from libramq.rpc.group_calls import open_queue
 
 log = get_logger(__name__)
 
-#: Ours: a queue whose offset is refused again this soon is not retried in a loop.
+#: Ours: the pause of a queue whose offset is refused twice in a row, so that it is not retried in a loop.
 ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000
-#: Ours: how soon a failed opening is retried; doubled each time. A grant takes about a millisecond from the
-#: coordinator to the queue's broker.
+#: Ours: the first delay before a failed opening is retried; it doubles each time. A grant takes about a
+#: millisecond from the coordinator to the queue's broker.
 OPEN_AGAIN_MS: Final = 10
+#: Ours: the longest delay before a failed opening is retried.
 OPEN_AGAIN_MS_MAX: Final = 200
 NO_MASTER: Final = "its broker has no master now"
 
@@ -46,9 +47,10 @@ NO_MASTER: Final = "its broker has no master now"
 def where_to_pull_from(
     settings: ConsumerSettings, queue: MessageQueue, committed: int | None, since_ms: int = 0
 ) -> int | Call[int]:
-    """Return the offset to begin at, or the question that its broker must answer first.
+    """Return the offset to begin at, or the request that finds it.
 
-    committed: None if nothing is. since_ms: from when the group reads the topic; 0: unknown.
+    committed: None if nothing is committed. since_ms: the time from which the group reads the topic; 0:
+    unknown.
     """
     is_retry_topic, consume_from = queue.topic == retry_topic(settings.group), settings.consume_from
     if committed is not None:
@@ -67,7 +69,7 @@ def where_to_pull_from(
 
 def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
     """Query the committed offset; a granted queue is opened instead."""
-    if owned.state not in POSITIONED:  # Else it is read meanwhile, as far as its state allows.
+    if owned.state not in POSITIONED:  # Otherwise it stays readable, as far as its state allows.
         owned.state = QueueState.OPENING
     address = own.master(owned)
     granted = owned.claim.granted
@@ -80,21 +82,21 @@ def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs
         answered = partial(own.answered, owned, ev.OffsetAnswered)
         own.kernel.effects.add(fx.ReadOffset(owned.queue, answered))
     else:
-        # Unless it is known since when the group reads its topic, a young queue is read from its start, as
-        # upstream's brokers decide: messages that arrived before a new queue's first reader would be lost.
+        # Unless the time since when the group reads the topic is known, a young queue is read from its start,
+        # as upstream's brokers decide: messages that arrived before its first reader would be lost otherwise.
         may_be_young = not own.since_ms.get(owned.queue.topic)
         query = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=may_be_young)
         own.ask(owned, address, query, ev.OffsetAnswered)
 
 
 def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> None:
-    """Open a queue again that is read under an earlier grant."""
+    """Reopen a queue that is read under an earlier grant."""
     if not owned.claim.is_current:
         load(own, owned, event, now_ms)
 
 
 def load_later(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
-    """Open a queue again after a pause."""
+    """Reopen a queue after a delay."""
     delay_ms = min(OPEN_AGAIN_MS << min(owned.claim.tries, 8), OPEN_AGAIN_MS_MAX)
     owned.claim.tries += 1
     own.load_at(owned, now_ms + delay_ms)
@@ -102,7 +104,7 @@ def load_later(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
 
 def cannot_load(own: Ownership, owned: OwnedQueue, reason: str, now_ms: MonotonicMs) -> None:
     """Retry later, or leave the queue to the next round."""
-    if not owned.claim.tries:  # Not each time for as long as a master is away.
+    if not owned.claim.tries:  # Once, not on every retry while a master is away.
         log.warning("queue not opened yet", queue=str(owned.queue), reason=reason)
     if own.master(owned) is None:
         own.known_brokers.look_soon(now_ms)
@@ -116,7 +118,7 @@ def cannot_load(own: Ownership, owned: OwnedQueue, reason: str, now_ms: Monotoni
 
 
 def begin(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs) -> None:
-    """Begin at the committed offset, or find out where."""
+    """Begin at the committed offset, or query where to begin."""
     if not owned.claim.is_current:
         return  # Asked before the coordination mode changed.
     if isinstance(event.outcome, LibraError):
@@ -150,7 +152,7 @@ def begin_at_start(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, n
     if not owned.claim.is_current:
         return
     if isinstance(event.outcome, NoPermission) and own.since_ms.get(topic):
-        # Apache's access control permits members no search; its own rule needs none in a young queue.
+        # Apache's access control denies searches to members; Apache's rule needs none in a young queue.
         own.since_ms = {**own.since_ms, topic: 0}
         load(own, owned, event, now_ms)
     elif isinstance(event.outcome, LibraError):
@@ -164,7 +166,7 @@ def begin_at_start(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, n
 
 
 def pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> None:
-    """Take what a pull brought, or find the offset to continue at."""
+    """Take the result of a pull, or find the offset to continue at."""
     reply = event.outcome
     if isinstance(reply, PullReply) and owned.cursor.was_missing:
         take_anew(own, owned, now_ms)  # The topic was deleted and created again under the same name.
@@ -175,7 +177,7 @@ def pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: Monotoni
 
 
 def keep_pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> None:
-    """Take what a pull brought for later; a refused offset is refused again later."""
+    """Keep the result of a pull for later; a refused offset is refused again later."""
     reply = event.outcome
     is_refused = isinstance(reply, PullReply) and reply.code == ResponseCode.PULL_OFFSET_MOVED
     if is_refused or owned.cursor.was_missing:
@@ -188,8 +190,8 @@ def _offset_refused(own: Ownership, owned: OwnedQueue, reply: PullReply, now_ms:
     """Handle an offset that the broker lacks: continue at its correction, or at the committed offset.
 
     The latter if we have read beyond the queue's end: the end was lost in a power cut, or the topic was
-    created again. Continuing at the queue's present end would skip messages that we have not handled. No
-    broker lowers the offset in our own file: one beyond the end leads to the queue's beginning.
+    recreated. Continuing at the present end would skip unhandled messages. No broker lowers the offset in a
+    local file: one beyond the end leads to the queue's beginning.
     """
     cursor, next_offset = owned.cursor, reply.next_offset
     queue = str(owned.queue)
@@ -207,7 +209,7 @@ def _offset_refused(own: Ownership, owned: OwnedQueue, reply: PullReply, now_ms:
 
 
 def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> None:
-    """Find what was stored since our last message: the committed offset is beyond the queue's end, too.
+    """Find messages stored since our last one: the committed offset is also beyond the queue's end.
 
     Apache's brokers leave it there when a topic is deleted, or the queue has lost its end.
     """
@@ -222,7 +224,7 @@ def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms:
 
 
 def move_to_newer(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> None:
-    """Continue with what was stored since our last message."""
+    """Continue with messages stored since our last one."""
     if isinstance(event.outcome, LibraError):
         cannot_load(own, owned, str(event.outcome), now_ms)
     else:
@@ -235,7 +237,7 @@ def move_to_newer(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, no
 def move(own: Ownership, owned: OwnedQueue, event: ev.OffsetSet, now_ms: MonotonicMs) -> None:
     """Commit the offset that an operator has set, and continue there.
 
-    For a granted queue the broker has set the offset itself, and lets us open the queue again.
+    For a granted queue the broker has set the offset itself, and has us reopen the queue.
     """
     if owned.claim.granted is None:
         log.warning("offset set by an operator", queue=str(owned.queue), offset=event.offset)
@@ -287,17 +289,17 @@ def resume(own: Ownership, owned: OwnedQueue, event: ev.Resumed, now_ms: Monoton
 
 
 def go_on(own: Ownership, owned: OwnedQueue, event: ev.Continued, now_ms: MonotonicMs) -> None:
-    """Start the handlers that were held, and pull."""
+    """Start held handlers, and pull."""
     own.pulling.go_on(owned, now_ms)
 
 
 def seek_later(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> None:
-    """Begin at the offset that the program wants, whatever is committed."""
+    """Note the offset that the program wants, at which the queue begins regardless of the committed one."""
     owned.cursor.sought_offset = event.offset
 
 
 def seek(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> None:
-    """Drop what was pulled, and continue at another offset."""
+    """Drop pulled messages, and continue at another offset."""
     owned.drop_pulled()
     owned.work.finished = event.offset
     own.offsets.sought(owned.queue, event.offset)
@@ -306,6 +308,6 @@ def seek(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicM
 
 
 def seek_at_once(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> None:
-    """Search no further for the offset to continue at."""
+    """End the search, and continue at the program's offset."""
     own.read(owned)
     seek(own, owned, event, now_ms)

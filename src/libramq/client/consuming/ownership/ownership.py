@@ -1,4 +1,4 @@
-"""The ownership: handles the events of owned queues by a table, and holds what its actions use.
+"""The ownership handles the events of owned queues by a table, and holds the state that its actions use.
 
 handle(queue, event)  ─►  TABLE[event][state of the queue]  ─►  action  ─►  effects
 """
@@ -47,7 +47,7 @@ Action = Callable[["Ownership", OwnedQueue, Any, MonotonicMs], None]
 class Released(NamedTuple):
     """A revoked queue that is no longer ours.
 
-    is_committed: whether its broker has acknowledged all that we handled.
+    is_committed: whether its broker has acknowledged all messages that we handled.
     """
 
     grant: QueueGrant
@@ -68,8 +68,8 @@ Transitions = Mapping[type[Event], Mapping[QueueState, Cell]]
 class Ownership:
     """The owned queues.
 
-    uses_locks: we allocate for ourselves, and consume in order. closing: no queue is taken. round_due: of the
-    next rebalance.
+    uses_locks: we allocate for ourselves, and consume in order. closing: no queue is taken. round_due: the
+    deadline of the next rebalance.
     """
 
     transitions: Transitions
@@ -84,27 +84,28 @@ class Ownership:
     commits: Commits
     uses_locks: bool
     closing: bool = False
-    #: What takes the answers of fences: `Claims`.
+    #: Handles the answers of fences: `Claims`.
     on_opened: Callable[[OwnedQueue, Claim, OpenedQueue | LibraError, MonotonicMs], None] = field(init=False)
-    #: By topic: from when queues without an offset are read; 0, or without one: by Apache's rule.
+    #: By topic: the time from which queues without an offset are read; 0 or missing: Apache's rule.
     since_ms: Mapping[str, int] = field(default_factory=dict)
-    #: Whether the last round has taken every queue that is ours.
+    #: Whether the last round has taken every queue allocated to us.
     is_balanced: bool = True
-    #: What the next requests lock and unlock, the latter by address; and where queues were unlocked, perhaps
-    #: in vain.
+    #: The queues that the next requests lock.
     locks_wanted: dict[MessageQueue, OwnedQueue] = field(default_factory=dict)
+    #: The queues that the next requests unlock, by the broker's address.
     to_unlock: dict[str, list[MessageQueue]] = field(default_factory=dict)
+    #: The brokers at which queues were unlocked, perhaps in vain.
     unlocked: dict[MessageQueue, str] = field(default_factory=dict)
-    #: Of these the coordinator is to be notified.
+    #: Released queues, of which the coordinator is to be notified.
     released: list[Released] = field(default_factory=list)
-    #: When the offset of a queue was refused last.
+    #: The time of the last refusal of a queue's offset.
     refused_at_ms: dict[MessageQueue, MonotonicMs] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.pulling.on_pulled = self.pulled
 
     def handle(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> None:
-        """Handle what happened to a queue."""
+        """Handle an event of a queue."""
         before = owned.state
         cell = self.transitions[type(event)].get(before)
         if cell is None:
@@ -116,29 +117,29 @@ class Ownership:
             self._failed(owned, after)
 
     def _failed(self, owned: OwnedQueue, what: str) -> None:
-        """Report what the table lacks, a bug of ours; the consumer continues."""
+        """Report a transition that the table lacks, a bug of LibraMQ; the consumer continues."""
         self.kernel.failed("the table of owned queues", LocalProtocolError(f"{owned.queue}: {what}"))
 
     def handle_each(
         self, event: Event, now_ms: MonotonicMs, queues: Iterable[MessageQueue] | None = None
     ) -> None:
-        """Handle what happened to those queues that are in the table; None: to all."""
+        """Handle an event of each of these queues that is in the table; None: of all."""
         for owned in self.table.each() if queues is None else filter(None, map(self.table.get, queues)):
             try:
                 self.handle(owned, event, now_ms)
-            except Exception as error:  # It happens to the others all the same.
+            except Exception as error:  # The other queues still get the event.
                 self.kernel.failed(f"{type(event).__name__} of {owned.queue} could not be handled", error)
 
     def ask(
         self, owned: OwnedQueue, address: str, call: Call[T], event: Callable[[T | LibraError], Event]
     ) -> None:
-        """Ask about a queue; the answer is its event, unless the queue was lost since."""
+        """Make a request about a queue; the answer becomes an event, unless the queue was lost since."""
         self.kernel.ask(address, call, partial(self.answered, owned, event), OFFSET_TIMEOUT_MS)
 
     def answered(
         self, owned: OwnedQueue, event: Callable[[T], Event], outcome: T, now_ms: MonotonicMs
     ) -> None:
-        """Handle an answer about a queue, unless it was lost since."""
+        """Handle an answer about a queue, unless the queue was lost since."""
         if self.table.is_current(owned):
             self.handle(owned, event(outcome), now_ms)
 
@@ -171,7 +172,7 @@ class Ownership:
             self.let_commit(now_ms)
 
     def let_commit(self, now_ms: MonotonicMs) -> None:
-        """Send the last commits that were held."""
+        """Send last commits that were held back."""
         queues = (owned.queue for owned in self.table.each() if not owned.commit_awaited)
         self.handle_each(MayCommit(), now_ms, queues)
 
@@ -187,7 +188,8 @@ class Ownership:
     ) -> None:
         """Take a queue that was assigned to us; its former owner gets `delay_ms` to commit, or unlocks it.
 
-        claim: from the coordinator, which has made sure that nobody else has it. opened: under that claim.
+        claim: from the coordinator, which has made sure that no other member has the queue. opened: its
+        fence's answer to that claim.
         """
         if self.closing:
             return
@@ -201,7 +203,7 @@ class Ownership:
         self.handle(owned, Taken(delay_ms, claim, opened), now_ms)
 
     def remove(self, owned: OwnedQueue) -> None:
-        """Remove a queue: our state of it is void."""
+        """Remove a queue, and drop its state."""
         self.table.remove(owned)
         self.offsets.forget(owned.queue)
         self.pulling.shares_changed()

@@ -1,5 +1,5 @@
-"""The release actions: how a queue is given up: handlers drain, the listener runs, offsets are committed, it
-is released; how long each may take.
+"""The release actions: how a queue is released: handlers drain, the listener runs, offsets are committed; and
+how long each may take.
 
     DRAINING ─► REVOKING ─► LEAVING ─► GONE
     handlers    listener    commit
@@ -19,7 +19,7 @@ from libramq.remoting.body.coordination import QueueGrant
 
 log = get_logger(__name__)
 
-#: Ours: how often a member checks whether it knows the master of a revoked queue by now.
+#: Ours: how often a member checks for the master of a revoked queue.
 MASTER_LOOK_MS: Final = 200
 
 
@@ -38,14 +38,14 @@ def revoke(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: Mono
 
 
 def revoke_moved(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> None:
-    """Give up a queue once its new offset is committed; what its handlers do is void."""
+    """Release a queue once its new offset is committed; results of its handlers are ignored."""
     owned.revoked_ms = now_ms
     owned.is_wanted_again = False
     end_draining(own, owned, event, now_ms)
 
 
 def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> None:
-    """Give up a queue whose lock was not ours yet."""
+    """Release a queue whose lock was not granted yet."""
     own.remove(owned)
     own.unlock(owned)
     if owned.is_announced:
@@ -53,7 +53,7 @@ def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now
 
 
 def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> None:
-    """Wait for handlers no longer, if their time is over; for a master neither when the consumer stops."""
+    """Stop waiting for handlers if their time is over, and for a master if the consumer stops."""
     owned.is_wanted_again = False
     may_wait = owned.work.is_under_way or not own.closing
     if not (event.drain_ms and may_wait):
@@ -61,7 +61,7 @@ def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_
 
 
 def hurry(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> None:
-    """Wait for the listener or a commit no longer, if the time is over."""
+    """Stop waiting for the listener or a commit, if the time is over."""
     owned.is_wanted_again = False
     if not event.drain_ms:
         complete_release(own, owned, now_ms)
@@ -98,9 +98,9 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
 
 
 def _may_have_a_master(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> bool:
-    """Return whether to wait for a master that the coordinator, which revokes the queue, may see before us.
+    """Return whether to wait for a master, which the revoking coordinator may know before us.
 
-    What was handled is not committed yet, and would be redelivered to the next owner.
+    Handled messages are not committed yet, and would be redelivered to the next owner.
     """
     is_hurried = isinstance(event, ev.Unassigned) and not event.drain_ms
     return (
@@ -146,7 +146,7 @@ def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> 
 
 
 def lose(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> None:
-    """Drop a queue that another member has: our state of it is void.
+    """Drop a queue that another member has, with our state of it.
 
     A locked queue is requested again; in a coordinated group the coordinator decides.
     """
@@ -159,7 +159,7 @@ def lose(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs
 
 
 def _is_committed(own: Ownership, owned: OwnedQueue) -> bool:
-    """Return whether the broker has acknowledged all that we handled of a queue."""
+    """Return whether the broker has acknowledged all messages that we handled of a queue."""
     handled = own.pulling.highest_handled(owned.queue)
     acknowledged = own.offsets.acknowledged(owned.queue)
     is_acknowledged = acknowledged is not None and handled < acknowledged

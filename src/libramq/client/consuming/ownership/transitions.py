@@ -18,9 +18,9 @@ from libramq.client.consuming.queues.owned_queue import LETTERS, OwnedQueue, Que
 from libramq.clock import MonotonicMs
 
 N, L, W, O, R, P, D, F, S, M, G, V, E, Z = QueueState  # noqa: E741
-#: Given up, or about to be taken again.
+#: The states of a queue that is being released, or about to be taken again.
 ENDING: Final = (M, G, V, E)
-#: In the table of queues after its first event.
+#: The states after the first event, in which a queue is in the table.
 ALL: Final = (L, W, O, R, P, D, F, S, *ENDING)
 
 Row = Mapping[QueueState, Cell]
