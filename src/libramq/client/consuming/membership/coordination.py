@@ -1,5 +1,6 @@
 """The coordination of a member: whether the coordinator or the member allocates queues, which queues it
-reports as held, when the lease ends handlers, and when a slow handler gives up its queues.
+reports as held, when the end of the lease stops handlers, and when a slow handler costs the member its
+queues.
 
         mode      who allocates      queues                                   handlers and commits
         none      we do              as with Apache's brokers                 while the queue is ours
@@ -44,22 +45,23 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Ours: how often changed offsets are committed under epochs. Our brokers journal all commits of a read in
-#: one write, so it costs them little, and little is redelivered when a member is killed.
+#: Ours: how often changed offsets are committed under epochs. LibraMQ's brokers journal all commits of a read
+#: in one write, so frequent commits are cheap, and little is redelivered when a member is killed.
 COMMIT_MS: Final = 100
-#: Ours: how long a released queue waits for others' last commits, to be reported with them.
+#: Ours: how long a released queue waits for the last commits of others, to be reported together.
 RELEASE_LINGER_MS: Final = 5
 #: Ours: a lost release is requested again by the response to the next poll.
 RELEASE_TIMEOUT_MS: Final = 3_000
-#: Ours: how often to look for handlers that run too long, as a fraction of their time, and at least.
+#: Ours: how often to check for slow handlers within max_processing_ms.
 CHECKS: Final = 10
+#: Ours: the longest time between two checks.
 CHECK_MS_MAX: Final = 5_000
 
 
 class MemberCoordination:
     """A member's part in coordination.
 
-    Of handlers that run longer than allowed (max_processing_ms):
+    For handlers that run longer than allowed (max_processing_ms):
 
         overdue ─► the coordinator hears of it ─┬► others get our queues: the message is sent back from them
                                                 └► there are no others: a success counts, however late
@@ -105,7 +107,7 @@ class MemberCoordination:
         self._released = own.released
         #: Abandons handlers whose queues are about to be granted to others.
         self.overrun: Callable[[Sequence[Delivery], MonotonicMs], None] = lambda *_: None
-        #: What follows when the coordinator has answered our leaving, or cannot be reached.
+        #: Called when the coordinator has answered our leave request, or cannot be reached.
         self.on_left: Callable[[MonotonicMs], None] = lambda _: None
 
     @property
@@ -159,7 +161,7 @@ class MemberCoordination:
 
     @property
     def _is_slow(self) -> bool:
-        """Return whether others are to have our queues while a handler runs."""
+        """Return whether other members should get our queues while a handler runs."""
         return bool(self._overdue) and self._mode == MODE_EPOCHS
 
     def rearm(self, now_ms: MonotonicMs) -> None:
@@ -209,14 +211,14 @@ class MemberCoordination:
                 found.append(QueueGrant.of(owned.queue, granted.epoch))
             elif owned.state not in (QueueState.LOCKING, QueueState.WAITING):
                 found.append(QueueGrant.of(owned.queue, 0))
-        # Until the coordinator has been notified of their release.
+        # Released queues count until the coordinator has been notified.
         return found + [each.grant for each in self._released]
 
     def _release(self, now_ms: MonotonicMs) -> None:
-        """Report the released queues, once the last of those that are drained has followed."""
+        """Report the released queues, once those whose last commit is in flight have followed."""
         if not self._membership.member:
             self._released.clear()
-            self._is_slow_sent = self._is_slow  # The first poll says so.
+            self._is_slow_sent = self._is_slow  # The first poll reports it.
             return
         if self._release_due_ms is None:
             self._release_due_ms = now_ms + RELEASE_LINGER_MS
@@ -249,7 +251,7 @@ class MemberCoordination:
     # Responses of the coordinator.
 
     def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
-        """Handle a broker's answer to where the coordinator is."""
+        """Handle a broker's answer about the location of the coordinator."""
         if isinstance(outcome, RequestCodeNotSupported | VersionNotSupported):
             log.warning(
                 "the broker has no coordinator for this group; the members allocate queues themselves",
@@ -282,7 +284,7 @@ class MemberCoordination:
     def _polled_late(
         self, request: CoordinatorRequest, assignment: GroupAssignment, now_ms: MonotonicMs
     ) -> None:
-        """Renew the lease by an answer that came after we had given it up; the next one assigns."""
+        """Renew the lease by an answer that came after its timeout; the next answer assigns queues."""
         until_ms = request.requested_ms + self._settings.session_ms
         is_ours = self._mode == assignment.mode == MODE_EPOCHS
         if not is_ours or until_ms <= max(now_ms, self._lease.until_ms):
@@ -335,12 +337,12 @@ class MemberCoordination:
         self._lease.until_ms = requested_ms + self._settings.session_ms
         if self._lease_due.due_ms is None:
             self._lease_due.at(self._lease.until_ms)
-        # An answer that lay in a socket while the process was stopped renews nothing.
+        # An answer that waited in a socket while the process was suspended renews nothing.
         if now_ms < self._lease.until_ms and self._troubles.over("lease"):
             self._known_brokers.lease_changed(ended=False)
 
     def _go_on(self, now_ms: MonotonicMs) -> None:
-        """Continue what waited for our lease."""
+        """Continue the work that waited for our lease."""
         self._own.handle_each(ev.Continued(), now_ms)
         self._own.let_commit(now_ms)
 
@@ -378,7 +380,7 @@ class MemberCoordination:
         self._look_for_overdue(now_ms)
         opened = dict(each.value() for each in assignment.opened)
         for queue, claim in claims.items():
-            if claim.epoch:  # Else the coordinator only repeats what we reported, until it knows more.
+            if claim.epoch:  # Epoch 0 only repeats our own report, until the coordinator knows more.
                 self._claims.granted(queue, claim, opened.get(queue), now_ms)
 
     def _allocate_ourselves(self, now_ms: MonotonicMs) -> None:
@@ -398,7 +400,7 @@ class MemberCoordination:
         self._overdue_check.at(now_ms + min(self._settings.max_processing_ms // CHECKS, CHECK_MS_MAX))
 
     def _check_handlers(self, now_ms: MonotonicMs) -> None:
-        """Have others get our queues when a handler exceeds its time; we get some again when it is done."""
+        """Let others have our queues while a handler exceeds its time; we get some back afterwards."""
         self._watch_handlers(now_ms)
         if self._mode != MODE_EPOCHS or self._own.closing or not self._membership.is_on:
             return

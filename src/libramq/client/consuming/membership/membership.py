@@ -1,5 +1,5 @@
 """The membership: a member's requests to its coordinator (find, join, poll, release, leave): which is next,
-how long it waits, and what each refusal leads to.
+how long it waits, and the consequence of each refusal.
 
     OFF ─► FIND ─► JOIN ─► POLL ⟲
                         ▲       ▲        ├► another broker is the coordinator: continue there
@@ -7,10 +7,11 @@ how long it waits, and what each refusal leads to.
                         ├────────────────┴► no answer: ask the next broker, after a pause
                         │       ▲────────┴► another client has our instance id: retry until it is free
 
-One question at a time. An answer to an earlier one (`number` tells) comes too late and is ignored. Only while
-a coordinator that was silent is asked again, other brokers are asked who coordinates now: a frozen one never
-says that it does not.
-Ours; the contract is in docs/design/coordinated-groups.md.
+One request is in flight at a time; `number` identifies answers to earlier ones, which are ignored. The
+exception: while a silent coordinator is retried, other brokers are asked for the coordinator, as a frozen one
+never resigns.
+
+The protocol is LibraMQ's own; its contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,19 +40,20 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Ours: how soon to retry after no answer, or a useless one; doubled each time.
+#: Ours: the first delay after no answer, or a useless one; it doubles each time.
 ASK_AGAIN_MS: Final = 50
+#: Ours: the longest such delay.
 ASK_AGAIN_MS_MAX: Final = 1_000
-#: Ours: how often other brokers are asked who coordinates, while a silent coordinator is asked again.
+#: Ours: how often other brokers are asked for the coordinator while a silent one is retried.
 LOOK_MS: Final = 1_000
-#: Ours: a poll that is answered at once without news is not repeated at once.
+#: Ours: the pause after a poll that was answered sooner than this, without news.
 POLL_AGAIN_MS: Final = 100
-#: Ours: the shortest timeout of a request, however short the session is. Timeouts grow with the round trip.
+#: Ours: the shortest timeout of a request, for short sessions. Timeouts grow with the round trip.
 ANSWER_MS_MIN: Final = 500
 #: Ours: heartbeats come three times a session, so that one may be lost.
 POLLS_PER_SESSION: Final = 3
-#: Ours: how often a fenced instance checks whether its name is free; the other's session is as long or
-#: longer.
+#: Ours: how often a fenced instance checks whether its name is free; the session of the other is at least as
+#: long.
 NAME_AGAIN_MS: Final = 5_000
 
 
@@ -65,17 +67,17 @@ class Step(Enum):
 
 
 class CoordinatorAnswer(NamedTuple):
-    """The meaning of a coordinator's answer. assignment: None if we are not its member any more."""
+    """The meaning of a coordinator's answer. assignment: None if we are no longer its member."""
 
     requested_ms: MonotonicMs
     assignment: GroupAssignment | None
 
 
 class CoordinatorRequest(NamedTuple):
-    """A request under way.
+    """A request in flight.
 
-    requested_ms: from when its answer renews our lease. hold_ms: how long the coordinator may hold it.
-    duplicates: how many it reports.
+    requested_ms: the time from which its answer renews our lease. hold_ms: how long the coordinator may hold
+    it. duplicates: how many duplicates it reports.
     """
 
     address: str
@@ -90,7 +92,7 @@ class Answers(Protocol):
     """The receiver of the answers."""
 
     def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
-        """Handle a broker's answer to where the coordinator is."""
+        """Handle a broker's answer about the location of the coordinator."""
         ...
 
     def joined(self, request: CoordinatorRequest, outcome: Joined | LibraError, now_ms: MonotonicMs) -> None:
@@ -105,7 +107,7 @@ class Answers(Protocol):
 
 
 class Membership:
-    """Our membership in a group, and the next request. brokers: where to query for the coordinator."""
+    """Our membership in a group, and the next request. brokers: those to query for the coordinator."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class Membership:
         self._subscriptions = {
             topic: named_expression(each.expression, kind_of(each)) for topic, each in subscriptions.items()
         }
-        # What is due is requested after every event.
+        # `request` is called after every event.
         self._timer = kernel.deadlines.new(lambda _: None)
         self._look_timer = kernel.deadlines.new(lambda _: None)
         self._brokers = brokers
@@ -130,13 +132,13 @@ class Membership:
         self._failures = 0
         self._due_ms = MonotonicMs(0)
         self._finds = 0
-        #: When to look for another coordinator beside the question under way, if at all.
+        #: When to look for another coordinator during the request in flight, if at all.
         self._look_due_ms: MonotonicMs | None = None
         self._logged = ""
         self._last: GroupAssignment | None = None
         #: The coordinator's address, as far as known.
         self.coordinator = ""
-        #: Our member id; "" while we are no member.
+        #: Our member id; "" while we are not a member.
         self.member = ""
         #: Whether another client has our static name; we retry until it is free.
         self.is_replaced = False
@@ -178,7 +180,7 @@ class Membership:
         leaving: bool = False,
         slow: bool = False,
     ) -> None:
-        """Send the next request, unless one is under way, or during a pause."""
+        """Send the next request, unless one is in flight, or during a pause."""
         if self._is_asking and self._look_due_ms is not None and now_ms >= self._look_due_ms:
             self._look(now_ms)
             return
@@ -196,7 +198,7 @@ class Membership:
         else:
             body = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving, slow=slow)
             session_ms = self._settings.session_ms
-            # The next poll's answer is to arrive before our lease ends.
+            # The next poll's answer must arrive before our lease ends.
             spare_ms = session_ms // 2 - session_ms // 12 - self._round_trip_ms
             hold_ms = min(session_ms // POLLS_PER_SESSION, max(0, spare_ms))
             request = CoordinatorRequest(self.coordinator, number, now_ms, self.member, hold_ms, duplicates)
@@ -208,7 +210,7 @@ class Membership:
 
     @property
     def _answer_ms(self) -> int:
-        """Return how long an answer may take that nothing holds."""
+        """Return how long an answer may take that the coordinator does not hold."""
         return self._patient(max(ANSWER_MS_MIN, self._settings.session_ms // 3))
 
     def _find(self, request: CoordinatorRequest, timeout_ms: int) -> None:
@@ -248,7 +250,7 @@ class Membership:
     def _next_broker(self) -> str | None:
         """Return the next broker to ask for the coordinator; a coordinator that was silent comes last.
 
-        It is asked too: all others may be slaves, which never know.
+        It is included because all others may be slaves, which never know.
         """
         brokers = self._brokers()
         if self._failures and self.coordinator in brokers:
@@ -257,7 +259,7 @@ class Membership:
         return brokers[self._finds % len(brokers)] if brokers else None
 
     def _look(self, now_ms: MonotonicMs) -> None:
-        """Look up the coordinator beside the request under way, with the number of that."""
+        """Look up the coordinator during the request in flight, under its number."""
         self._look_later(now_ms)
         address = self._next_broker()
         if address is not None and address != self.coordinator:
@@ -268,19 +270,19 @@ class Membership:
         self._look_timer.at(self._look_due_ms)
 
     def _patient(self, timeout_ms: int) -> int:
-        """Return a timeout, longer once requests to every broker timed out: the round trip may be as long."""
+        """Return a timeout, longer once requests to every broker timed out: round trips may take longer."""
         longer_ms = timeout_ms << min(self._timeouts // max(1, len(self._brokers())), 8)
         return max(timeout_ms, min(longer_ms, self._settings.session_ms))
 
     # Answers.
 
     def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
-        """Handle a broker's answer to where the coordinator is."""
+        """Handle a broker's answer about the location of the coordinator."""
         if isinstance(outcome, NotCoordinator) and outcome.remark:
             outcome = outcome.remark
         is_beside = self._step is not Step.FIND
         if is_beside and (isinstance(outcome, LibraError) or outcome in ("", self.coordinator)):
-            return  # What the silent coordinator was asked goes on.
+            return  # The request to the silent coordinator goes on.
         if not self._takes(request, None if is_beside else outcome, now_ms):
             return
         if isinstance(outcome, LibraError) or not outcome:
@@ -324,7 +326,7 @@ class Membership:
         return answer
 
     def is_late(self, request: CoordinatorRequest, now_ms: MonotonicMs) -> bool:
-        """Return whether a poll's answer comes after we gave it up, and we are still that member."""
+        """Return whether a poll's answer comes after its timeout, and we are still the same member."""
         if self._is_asking and request.number == self._number:
             return False
         self._round_trip_ms = max(self._round_trip_ms, now_ms - request.requested_ms - request.hold_ms)
@@ -375,7 +377,7 @@ class Membership:
 
     def _failed(self, error: LibraError, now_ms: MonotonicMs) -> None:
         if not self._failures and isinstance(error, ConnectionLost):
-            self._failures = 1  # It may still be there, and waits for us to return.
+            self._failures = 1  # The coordinator may still be there, waiting for us to reconnect.
             return
         if not self._failures and isinstance(error, NotCoordinator) and error.remark:
             self.coordinator = error.remark
@@ -388,7 +390,7 @@ class Membership:
         if isinstance(reason, VersionNotSupported):
             what = "uses another version of the group protocol"
         event = f"the group's coordinator {what}"
-        if str(reason) == self._logged:  # A slave whose master is away says so every time.
+        if str(reason) == self._logged:  # A slave whose master is away repeats this every time.
             pass
         elif isinstance(reason, LibraError):
             log_failed_request(log, event, reason, group=self._settings.group)

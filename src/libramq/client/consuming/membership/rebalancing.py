@@ -1,9 +1,9 @@
 """The rebalancing of a member that allocates for itself: when it fetches the group's members, and which
-queues are its own then.
+queues it then takes.
 
 A round begins at the start, when a broker reports that members changed, when routes (queues, brokers) change,
 when a broker answers again, every 20 s, and 1 s after an incomplete round. A broadcasting consumer reads
-every queue and asks nobody.
+every queue and fetches no members.
 Upstream: RebalanceService.java, impl/consumer/RebalanceImpl.java (doRebalance, rebalanceByTopic,
 updateProcessQueueTableInRebalance).
 """
@@ -26,7 +26,7 @@ log = get_logger(__name__)
 def allocate(
     strategy: TopicRule, client_id: str, queues: Iterable[MessageQueue], client_ids: Iterable[str]
 ) -> tuple[MessageQueue, ...]:
-    """Return our queues of a topic. All members sort alike, so all compute the same.
+    """Return our queues of a topic. All members sort alike, so they agree on the allocation.
 
     Queues of other topics in a strategy's result (CONFIG returns its whole list for every topic) are ignored.
     """
@@ -81,7 +81,7 @@ class Rebalancing:
             self._own.kernel.ask(address, call, partial(self.list_fetched, address, topics))
 
     def _may_go_on(self) -> bool:
-        """Return whether to allocate; else drop the round under way: a later one would wait for its lists."""
+        """Return whether to allocate; else drop the current round: a later one would wait for its lists."""
         if self._allocates() and not self._own.closing:
             return True
         self._lists_awaited.clear()
@@ -91,14 +91,14 @@ class Rebalancing:
     def list_fetched(
         self, address: str, topics: Sequence[str], outcome: Sequence[str] | LibraError, now_ms: MonotonicMs
     ) -> None:
-        """Handle the group's member list; end the round when all lists are here, and schedule the next."""
+        """Handle the group's member list; end the round with the last list, and schedule the next."""
         if not self._may_go_on():
             return
         self._lists_awaited.discard(address)
         if isinstance(outcome, LibraError) or not outcome:
             self._own.is_balanced = False
         else:
-            if self._settings.client_id not in outcome:  # It has forgotten us: others get our queues.
+            if self._settings.client_id not in outcome:  # The broker has forgotten us: others get our queues.
                 self._own.is_balanced = False
                 self._known_brokers.send_heartbeats([address])
             for topic in topics:
@@ -116,14 +116,14 @@ class Rebalancing:
         self._schedule(now_ms)
 
     def assign(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
-        """Take the queues that the program chose, and give up the others."""
+        """Take the queues that the program chose, and release the others."""
         self._assigned = tuple(dict.fromkeys(queues))
         self._take_assigned(now_ms)
 
     def _take_assigned(self, now_ms: MonotonicMs) -> None:
         self._own.is_balanced = True
         owned = {each.queue for each in self._table.each() if each.is_ours}
-        # Of the others the routes are looked up; then this is called again.
+        # The routes of the others are looked up; then this is called again.
         reachable = [each for each in self._assigned if self._routes.master(each.broker_name) is not None]
         unassigned = ev.Unassigned(self._settings.drain_ms)
         self._own.handle_each(unassigned, now_ms, sorted(owned.difference(self._assigned)))
