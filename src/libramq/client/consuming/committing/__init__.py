@@ -1,1 +1,1 @@
-"""A consumer's offsets: which are done, which brokers or the local store have, and what is committed next."""
+"""A consumer's offsets: which are done, which are stored at brokers or locally, which are committed next."""

@@ -1,7 +1,7 @@
-"""The commits: a consumer's offsets, which of them brokers have acknowledged, which it sends next, one at a
-time for a queue, to brokers or the local store; and what an answer changes.
+"""The commits: a consumer's offsets, which of them brokers have acknowledged, which are sent next to brokers
+or the local store, and how answers are handled.
 
-A queue has at most one commit under way: a multi-threaded broker may process two requests in any order. The
+A queue has at most one commit in flight: a multi-threaded broker may process two requests in any order. The
 first commits of a topic are sent one after the other.
 Upstream: RemoteBrokerOffsetStore.java, ControllableOffset.java, LocalFileOffsetStore.persistAll.
 """
@@ -39,7 +39,7 @@ class _Entry:
 
 
 class OffsetStore:
-    """Offsets in memory, beside those that the broker has acknowledged.
+    """Offsets in memory, together with those that brokers have acknowledged.
 
     is_manual: only the program's own requests to commit change them.
     """
@@ -56,7 +56,7 @@ class OffsetStore:
         return all(entry.persisted == entry.offset for entry in self._entries.values())
 
     def read(self, queue: MessageQueue) -> int | None:
-        """Return the offset of a queue; None if none of it was consumed."""
+        """Return the offset of a queue; None if nothing was consumed."""
         entry = self._entries.get(queue)
         return None if entry is None else entry.offset
 
@@ -77,7 +77,7 @@ class OffsetStore:
             self.is_changed = True
 
     def sought(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, backwards if necessary, as the program has set its position."""
+        """Set the offset to the position that the program has sought, backwards if necessary."""
         if not self._is_manual:
             entry = self._entries.get(queue)
             self._entries[queue] = _Entry(offset, persisted=None if entry is None else entry.persisted)
@@ -121,7 +121,7 @@ class OffsetStore:
 
 
 class SentCommit(NamedTuple):
-    """A commit under way. claim: under which the queue is open in a coordinated group."""
+    """A commit in flight. claim: the queue's open claim, in a coordinated group."""
 
     owned: OwnedQueue
     offset: int
@@ -129,7 +129,7 @@ class SentCommit(NamedTuple):
 
 
 class Commits:
-    """The commits of a consumer: offsets to commit, and the results."""
+    """Sends the commits of a consumer, and handles their results."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Commits:
         self.firsts = FirstCommits()
         #: Why the last commit of a queue failed.
         self._failures: dict[MessageQueue, str] = {}
-        #: What takes results: the queue's part, and that of the program's own commits.
+        #: Handles results, for the queue and for the program's own commits.
         self.on_committed: Callable[[SentCommit, LibraError | None, MonotonicMs], None]
 
     def commit(self, queues: Iterable[OwnedQueue], *, all_of_them: bool = False) -> None:
@@ -192,13 +192,13 @@ class Commits:
         queue = commit.owned.queue
         if outcome is None:
             self._failures.pop(queue, None)
-        elif self._failures.get(queue) != str(outcome):  # It is repeated ten times a second.
+        elif self._failures.get(queue) != str(outcome):  # Otherwise it would be logged ten times a second.
             self._failures[queue] = str(outcome)
             log_failed_request(log, "commit failed", outcome, queue=str(queue))
         self.on_committed(commit, outcome, now_ms)
 
     def commit_last(self, owned: OwnedQueue) -> bool:
-        """Send the last commit of a queue that ends, once none is under way; return whether one is due."""
+        """Send the last commit of a queue, once none is in flight; return whether to wait for a commit."""
         if owned.commit_awaited or not self._lease.holds():
             return True
         if self._must_wait(owned) and self._offsets.to_persist([owned.queue], all_of_them=False):
@@ -209,7 +209,7 @@ class Commits:
         return owned.commit_awaited
 
     def answered(self, commit: SentCommit, *, ok: bool) -> bool:
-        """Handle the result of a commit; return whether other commits have waited for it."""
+        """Handle the result of a commit; return whether other commits may have waited for it."""
         owned = commit.owned
         if self._table.is_current(owned):
             owned.commit_awaited = False
@@ -218,26 +218,26 @@ class Commits:
         return self.firsts.answered(owned.queue, ok=ok)
 
     def _note_finished(self, queues: Iterable[OwnedQueue]) -> None:
-        """Note how far the program is, also amid the messages of one pull."""
+        """Note the progress of the program, even within the messages of one pull."""
         for owned in queues:
             finished = owned.work.finished_offset()
             if finished is not None:
                 self._offsets.advance(owned.queue, finished)
 
     def _must_wait(self, owned: OwnedQueue) -> bool:
-        # Our brokers, which open queues, have no such race.
+        # LibraMQ's brokers, which open queues, have no such race.
         return owned.claim.opened is None and self.firsts.must_wait(owned.queue)
 
 
-#: By which brokers and topics are known.
+#: The key of an offset table: broker and topic.
 _key: Final[Callable[[MessageQueue], tuple[str, str]]] = attrgetter("broker_name", "topic")
 
 
 class FirstCommits:
-    """The topics known to have an offset table for the group, and the first commits under way.
+    """The topics known to have an offset table for the group, and the first commits in flight.
 
     Apache's broker creates a group's offset table of a topic with the first commit, without a lock
-    (ConsumerOffsetManager.commitOffset): of two concurrent ones one is lost, although both are acknowledged.
+    (ConsumerOffsetManager.commitOffset): it loses one of two concurrent commits, but acknowledges both.
     """
 
     def __init__(self) -> None:

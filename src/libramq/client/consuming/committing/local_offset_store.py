@@ -3,9 +3,9 @@
         <directory>/<client id>/<group>/offsets.json, a copy of it as offsets.json.bak
                                         offsets.json.lock, which its owner has locked
 
-Path and format are Apache's, so that either client continues where the other stopped; the lock is ours. Two
-members with one file would each go on where the other was: what that one had handled is not delivered again.
-Upstream: store/LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
+Path and format are Apache's, so either client continues where the other stopped; the lock is LibraMQ's own.
+Two members with one file would each continue at the other's offsets, and skip messages that the other
+handled. Upstream: store/LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
 """
 
 import os
@@ -42,7 +42,7 @@ class LocalOffsetStore:
     def lock(self) -> bool:
         """Become the file's owner until `release`; return False while another member of this machine is.
 
-        Where nothing can be locked (a full disk, a network's file system) the member runs without.
+        Where locking is impossible (a full disk, a network file system) the member runs without a lock.
         """
         if self._lock is not None:
             return True
@@ -63,14 +63,14 @@ class LocalOffsetStore:
         return True
 
     def release(self) -> None:
-        """Own the file no longer."""
+        """Give up ownership of the file."""
         lock, self._lock = self._lock, None
         if lock is not None:
             _owned.discard(self)
             self._filesystem.close(lock)
 
     def load(self) -> None:
-        """Read the file, or its backup; raises ConfigError if neither of those present can be read."""
+        """Read the file or its backup; raises ConfigError if one exists but none can be read."""
         try:
             self._offsets = read_with_backup(self._filesystem, self.path, _offsets) or {}
         except (OSError, ProtocolError, ValueError) as error:
@@ -83,7 +83,7 @@ class LocalOffsetStore:
         return self._offsets.get(queue)
 
     def write(self, offsets: Iterable[tuple[MessageQueue, int]]) -> None:
-        """Take offsets and write all of them; after a disk error, with the next call."""
+        """Update offsets and write all of them; after a disk error, the next call writes them."""
         self._offsets.update(offsets)
         text = fastjson.dumps({"offsetTable": self._offsets}, indent=True).decode()
         try:
@@ -109,7 +109,7 @@ _owned: Final[weakref.WeakSet[LocalOffsetStore]] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """Close the child's descriptors: with one of them open, its parent's lock would outlast the parent."""
+    """Close the child's descriptors: an open one would keep the parent's lock beyond its end."""
     for store in list(_owned):
         store.release()
 

@@ -1,1 +1,1 @@
-"""Pulling: the requests for messages, how many messages may wait, and what a pull brought."""
+"""Pulling: the requests for messages, how many messages may wait, and the messages in the answers."""

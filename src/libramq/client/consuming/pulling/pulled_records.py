@@ -1,9 +1,9 @@
-"""The pulled records: the messages of one pull, parsed on whole arrays, without an object for each.
+"""The pulled records: the messages of one pull, parsed as whole arrays, without an object for each.
 
         pull reply ─► Records ─► PulledRecords ─► record batch        by `Consumer.batches`
-                                       └────────► MessageExt          by index, for who looks at one
+                                       └────────► MessageExt          by index
 
-The structure of every record is checked on receipt. numpy and pyarrow are loaded with the first of them.
+The structure of every record is checked on receipt. numpy and pyarrow are imported with the first pull.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from libramq.columns.fields import Positions
     from libramq.columns.records import Records
 
-#: What `Pulling` adds to messages; no record has it, and no batch.
+#: Properties that `Pulling` adds to messages; records and batches lack them.
 _ADDED = (names.MIN_OFFSET, names.MAX_OFFSET)
 
 
 class PulledRecords(Sequence[MessageExt]):
-    """Messages of one queue, in order. rows: which of the records they are; all by default."""
+    """Messages of one queue, in order. rows: their positions in the records; all by default."""
 
     __slots__ = ("_broker_name", "_made", "_records", "_rows")
 
@@ -40,14 +40,14 @@ class PulledRecords(Sequence[MessageExt]):
         self._records = records
         self._broker_name = broker_name
         self._rows = range(len(records)) if rows is None else rows
-        #: The columns of all records, once they were made: its parts share them.
+        #: The columns of all records, once they were made; slices share them.
         self._made = [] if made is None else made
 
     @classmethod
     def of(cls, data: bytes, broker_name: str, offset: int = 0, *, check_crc: bool = False) -> Self:
         """Parse the body of a pull reply; raises RemoteProtocolError, with check_crc also BodyDamaged.
 
-        offset: that of the pull; a batch may begin before it.
+        offset: the offset of the pull; a batch may begin before it.
         """
         from libramq.columns.records import Records
 
@@ -81,7 +81,7 @@ class PulledRecords(Sequence[MessageExt]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> MessageExt | Self:
-        """Return one message, decoded again each time, or part of them."""
+        """Return one message, decoded anew each time, or a slice."""
         if isinstance(index, slice):
             return type(self)(self._records, self._broker_name, self._rows[index], self._made)
         (message,) = decode_records(
@@ -98,7 +98,7 @@ class PulledRecords(Sequence[MessageExt]):
         return self._records.physical_offset(int(self._rows[index]))
 
     def store_timestamp_ms(self, index: int) -> int:
-        """Return when one message was stored."""
+        """Return the store time of one message."""
         return self._records.store_timestamp_ms(int(self._rows[index]))
 
     @property
@@ -107,7 +107,7 @@ class PulledRecords(Sequence[MessageExt]):
         return self._records.size
 
     def with_tags(self, tags: Collection[str]) -> Self:
-        """Return those with one of these tags."""
+        """Return the messages with one of these tags."""
         import numpy as np
 
         found = self._records.tags().to_pylist()
@@ -115,7 +115,7 @@ class PulledRecords(Sequence[MessageExt]):
         return type(self)(self._records, self._broker_name, np.array(rows, dtype=np.int64), self._made)
 
     def batch(self, schema: "pa.Schema") -> "pa.RecordBatch":
-        """Return them as a record batch with the columns of the schema."""
+        """Return the messages as a record batch with the columns of the schema."""
         rows, made = self._rows, self._made
         if not made or not made[0].schema.equals(schema):
             made[:] = [self._records.batch([(self._broker_name, self._records.size)], schema)]
@@ -139,9 +139,9 @@ def schema_of(columns: Sequence[str] | None) -> "pa.Schema":
 
 
 def queue_offset_at(messages: Sequence[MessageExt], index: int) -> int:
-    """Return the queue offset of one message, in whatever form they were pulled.
+    """Return the queue offset of one message, decoded or not.
 
-    The ends of each pull are looked at many times, and PulledRecords decode a message anew each time.
+    The ends of each pull are read many times, and PulledRecords decode a message anew each time.
     """
     return (
         messages.queue_offset(index) if isinstance(messages, PulledRecords) else messages[index].queue_offset
@@ -149,7 +149,7 @@ def queue_offset_at(messages: Sequence[MessageExt], index: int) -> int:
 
 
 def ends_of(messages: Sequence[MessageExt]) -> tuple[int, int]:
-    """Return the first message's physical offset, and when the last one was stored."""
+    """Return the physical offset of the first message and the store time of the last."""
     if isinstance(messages, PulledRecords):
         return messages.physical_offset(0), messages.store_timestamp_ms(-1)
     return messages[0].physical_offset, messages[-1].store_timestamp_ms
@@ -158,7 +158,7 @@ def ends_of(messages: Sequence[MessageExt]) -> tuple[int, int]:
 def record_batch(
     queue: MessageQueue, messages: Sequence[MessageExt], schema: "pa.Schema"
 ) -> "pa.RecordBatch":
-    """Return messages of a queue as a record batch, in whatever form they were pulled."""
+    """Return messages of a queue, decoded or not, as a record batch."""
     if not isinstance(messages, PulledRecords):
         messages = PulledRecords.of_messages(messages, queue.broker_name)
     return messages.batch(schema)

@@ -1,10 +1,10 @@
 """The pulling: what each queue requests next, when it holds too much to pull (flow control), and how long it
 pauses after a failure; the pull's request, and the messages in its answer.
 
-Duplicates counts what one member can know of redeliveries: messages below the highest offset that it handled
-itself when it owned the queue before. What others handled in between, it cannot see.
+`Duplicates` counts the redeliveries that a member can detect: messages up to the highest offset that it
+handled when it owned the queue before. It cannot see what others handled in between.
 
-A pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
+A pull commits nothing, unlike upstream's: a multi-threaded broker may process it after later commits.
 Upstream: DefaultMQPushConsumerImpl.pullMessage, MQClientAPIImpl.pullMessage, PullAPIWrapper.java,
 RebalancePushImpl.messageQueueChanged.
 """
@@ -50,10 +50,11 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: DefaultMQPushConsumerImpl: how long the broker may hold a pull, and how long we wait for it.
+#: DefaultMQPushConsumerImpl: how long the broker may hold a pull.
 HOLD_MS: Final = 15_000
+#: DefaultMQPushConsumerImpl: how long we wait for the answer to a pull.
 PULL_TIMEOUT_MS: Final = 30_000
-#: The answers to a pull that its expression is the cause of. SYSTEM_ERROR: enablePropertyFilter is off.
+#: The answers to a pull with a refused expression. SYSTEM_ERROR: enablePropertyFilter is off.
 _FILTER_REFUSED: Final = frozenset({
     ResponseCode.SYSTEM_ERROR,
     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -82,17 +83,17 @@ class Duplicates:
         return self._handled.get(queue, -1)
 
     def arrived(self, messages: Sequence[MessageExt], highest: int) -> None:
-        """Count messages of a queue of which we had handled up to `highest` before it became ours again."""
+        """Count messages up to the offset `highest`, which we handled when we owned the queue before."""
         if queue_offset_at(messages, 0) <= highest:
             self.count += sum(message.queue_offset <= highest for message in messages)
 
 
 class Pull(NamedTuple):
-    """A pull under way.
+    """A pull in flight.
 
-    claim: under which the queue is open in a coordinated group. number: of the position, which may change
-    meanwhile. as_records: its messages are wanted as PulledRecords. accepts_damaged: bodies are taken even if
-    they do not match their checksums.
+    claim: the queue's open claim, in a coordinated group. number: the cursor's at the time, which may change
+    meanwhile. as_records: the messages are wanted as PulledRecords. accepts_damaged: bodies are accepted even
+    if they do not match their checksums.
     """
 
     queue: MessageQueue
@@ -105,8 +106,8 @@ class Pull(NamedTuple):
     def messages(self, reply: PullReply) -> Sequence[MessageExt]:
         """Return the messages of a reply, with the properties that Java's client adds: the queue's bounds.
 
-        Those whose bodies are stored damaged are delivered all the same, as by Java's client: if the reply
-        were refused for their sake, nobody would read their queue any more.
+        Messages that are stored damaged are delivered all the same, as by Java's client: refusing the reply
+        would block their queue for ever.
         """
         queue, body, check_crc = self.queue, reply.body, not self.accepts_damaged
         if not check_crc:
@@ -124,13 +125,13 @@ class Pull(NamedTuple):
         )
 
 
-#: PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL: look again after.
+#: PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL.
 THROTTLED_MS: Final = 50
 #: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL.
 BROKER_BUSY_MS: Final = 20
 #: pullTimeDelayMillsWhenException.
 PULL_FAILED_MS: Final = 1_000
-#: Ours: the routes are asked for about so often while they do not name a broker that we read from.
+#: Ours: about how often the routes are fetched while they lack a broker that we read from.
 BROKER_MISSING_MS: Final = 1_000
 _MIB: Final = 1024 * 1024
 
@@ -144,7 +145,7 @@ class PullLimits:
     span_max: int
 
     def are_exceeded_by(self, held: HeldMessages) -> bool:
-        """Return whether a queue's messages exceed one, so that it is not pulled now."""
+        """Return whether a queue's messages exceed a limit, which pauses its pulls."""
         count = len(held)
         if count > self.count_max or held.size // _MIB > self.mib_max:
             return True
@@ -152,7 +153,7 @@ class PullLimits:
 
 
 def pull_limits(settings: ConsumerSettings, owned_of_topic: int, owned: int = 0) -> PullLimits:
-    """Return the limits of each queue of a topic of which we own so many, and so many in all."""
+    """Return the limits of a queue. owned_of_topic, owned: our queues of its topic, and in all."""
     count_max, mib_max = settings.pull_threshold_for_queue, settings.pull_threshold_mib_for_queue
     if owned_of_topic:
         if settings.pull_threshold_for_topic != -1:
@@ -167,11 +168,11 @@ def pull_limits(settings: ConsumerSettings, owned_of_topic: int, owned: int = 0)
 class Delivering:
     """Splits pulled messages into portions for handlers, and decides which they get next.
 
-        concurrent    everything that came, at once
+        concurrent    all pulled messages, at once
         orderly       one portion per queue; the next when that one is done
 
-    Portions hold at most batch_size messages of one topic. They are held while their queue is not READING,
-    and while the lease has expired.
+    A portion has at most batch_size messages of one topic. It is held back while its queue is not READING, or
+    the lease has expired.
     Upstream: ConsumeMessageConcurrentlyService.submitConsumeRequest, ConsumeMessageOrderlyService.java.
     """
 
@@ -186,7 +187,7 @@ class Delivering:
         """Handle the messages of a pull."""
         if self._orderly:
             if messages and owned.former_attempts.times:
-                # Go on counting the attempts with which the queue's former owner had failed.
+                # Continue the former owner's count of failed attempts.
                 offset, times = owned.former_attempts
                 owned.former_attempts = NO_ATTEMPTS
                 if messages[0].queue_offset == offset:
@@ -286,13 +287,13 @@ class Pulling:
         self._warnings = BoundedLines(log.warning)
         self._as_records = False
         self._retry_topic = retry_topic(settings.group)
-        #: What takes the answer to a pull of a queue under a claim, and its messages.
+        #: Handles the answer to a pull of a queue under a claim, and its messages.
         self.on_pulled: Callable[
             [OwnedQueue, Claim | None, PullReply | LibraError, Sequence[MessageExt], MonotonicMs], None
         ]
 
     def read_records(self) -> None:
-        """Have messages pulled as PulledRecords from now on."""
+        """Pull messages as PulledRecords from now on."""
         self._as_records = True
 
     def is_retry(self, queue: MessageQueue) -> bool:
@@ -312,7 +313,7 @@ class Pulling:
         self.pull(owned, now_ms)
 
     def move(self, owned: OwnedQueue, offset: int) -> None:
-        """Continue at another offset; the answer to a pull that is under way comes too late."""
+        """Continue at another offset; the answer to a pull in flight will be ignored."""
         cursor = owned.cursor
         cursor.is_under_way = cursor.is_throttled = False
         cursor.number += 1
@@ -324,7 +325,7 @@ class Pulling:
         self._limits.clear()
 
     def resume(self, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
-        """Pull again after a handler has finished, if the queue holds little enough now."""
+        """Pull again after a handler has finished, if flow control had stopped the queue."""
         if owned.cursor.is_throttled:
             self.pull(owned, now_ms)
 
@@ -358,7 +359,7 @@ class Pulling:
             return
         first_place, last_stored_ms = ends_of(messages) if messages else (owned.claim.topic_start, 0)
         if first_place < owned.claim.topic_start:
-            # A slave of Apache's, which does not know `lbTopicStart`, has the former topic's messages still.
+            # A slave of Apache's ignores `lbTopicStart`, and still has messages of the former topic.
             self._later(owned, now_ms, PULL_FAILED_MS)
             return
         cursor.accepts_damaged = False
@@ -389,7 +390,7 @@ class Pulling:
             return
         cursor.last_ms = now_ms
         limits, settings = self._limits.get(queue.topic), self._settings
-        if limits is None:  # Nobody counts queues for limits that are not set.
+        if limits is None:  # Queues are counted only for limits that are set.
             topic_limits = settings.pull_threshold_for_topic, settings.pull_threshold_mib_for_topic
             owned_of_topic = len(self._table.of_topic(queue.topic)) if topic_limits != (-1, -1) else 0
             of_all = len(self._table) if settings.pull_threshold_for_all != -1 else 0
@@ -405,7 +406,7 @@ class Pulling:
             self._known_brokers.look_soon(now_ms)
             return
         cursor.is_under_way, cursor.has_failed = True, False
-        count_max = min(settings.pull_batch_size, limits.count_max)  # So twice that waits, at most.
+        count_max = min(settings.pull_batch_size, limits.count_max)  # So at most twice as many wait.
         if cursor.catch_up is not None:
             count_max = min(count_max, cursor.catch_up.portion)
         claim, number = owned.claim.opened, cursor.number
@@ -415,7 +416,8 @@ class Pulling:
 
     def _call(self, pull: Pull, owned: OwnedQueue, count_max: int) -> Call[PullReply]:
         settings, selector, claim = self._settings, self._subscriptions[pull.queue.topic], pull.claim
-        # Inner batches may come whole, perhaps more than `count_max`; a portion is counted in messages.
+        # Inner batches come whole, perhaps with more than `count_max` messages; catching up needs exact
+        # counts.
         takes_batches = owned.cursor.catch_up is None
         header = PullMessageHeader(
             consumer_group=settings.group,
@@ -423,7 +425,8 @@ class Pulling:
             queue_id=pull.queue.queue_id,
             queue_offset=pull.offset,
             max_msg_nums=count_max,
-            # Without it brokers filter by their group's newest heartbeat, which may be another member's.
+            # Without its subscription, brokers filter by the group's newest heartbeat, perhaps another
+            # member's.
             sys_flag=PULL_SUSPEND | PULL_SUBSCRIPTION,
             subscription=selector.expression,
             commit_offset=0,
@@ -446,7 +449,7 @@ class Pulling:
         outcome: PullReply | LibraError,
         now_ms: MonotonicMs,
     ) -> None:
-        """Decode the answer to a pull; one from before the position was changed is late."""
+        """Decode the answer to a pull; ignore it if the position has changed since."""
         topic = pull.queue.topic
         messages: Sequence[MessageExt] = ()
         if isinstance(outcome, BrokerError):
@@ -475,7 +478,7 @@ class Pulling:
         code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.FLOW_CONTROL:
             self._later(owned, now_ms, BROKER_BUSY_MS)
-        elif isinstance(error, BodyDamaged):  # On the way, or at a slave: at the second time it stays so.
+        elif isinstance(error, BodyDamaged):  # In transit, or at a slave: the second time it is accepted.
             log.warning("what was pulled is pulled again", queue=str(owned.queue), reason=str(error))
             owned.cursor.accepts_damaged, owned.cursor.broker_id = True, 0
             self.pull(owned, now_ms)
@@ -501,7 +504,7 @@ class Pulling:
         if tags:  # Brokers compare hashes only.
             messages = [message for message in messages if message.tags in tags]
         for message in messages:
-            if message.reconsume_times < 0:  # As a producer sent it: it would be tried 2^31 times.
+            if message.reconsume_times < 0:  # Set by a producer: the message would be tried 2^31 times.
                 message.reconsume_times = 0
         if topic == self._retry_topic:
             for message in messages:
