@@ -1,5 +1,5 @@
-"""The holding: popped messages from their arrival until the broker knows what became of them: how their
-invisible time is extended while handlers run, and how each is settled.
+"""The holding: popped messages from their arrival until the broker knows their outcome: how their invisible
+time is extended while handlers run, and how each is settled.
 
     popped ─► waiting ─► a handler runs ─► outcomes ─► settled
                 │             ├► runs beyond consume_timeout_ms: abandoned, as if it had failed
@@ -7,17 +7,18 @@ invisible time is extended while handlers run, and how each is settled.
                 ├► paused: kept, and delivered afterwards
                 └► lapsed: their time seems over; postponed, and delivered unless they are gone
 
-    DONE       acknowledged, with all others of its broker that wait
+    DONE       acknowledged, together with others of its broker
     POSTPONE   its invisible time is changed to the delay
     REJECT     copied to the dead letters, then acknowledged
 
 While a delivery waits or its handler runs, its messages are postponed at half their invisible time, for
-consume_timeout_ms at most. So a handler needs no invisible time of its own length, and what a killed process
-held is popped again soon. A message about which a request is under way waits for its answer, which may have
-the handle that names it from then on. Requests are repeated until the broker has answered or the invisible
-time is over: a lost one costs a redelivery at most.
-Upstream: ConsumeMessagePopConcurrentlyService.java, PopProcessQueue.java; postponing is ours (RocketMQ 5's
-proxies do the same for its gRPC clients: ReceiptHandleProcessor.java).
+consume_timeout_ms at most. So the invisible time may be shorter than a handler runs, and messages of a killed
+process are popped again soon. A message with a request in flight waits for the answer, which may contain its
+new handle. Requests are repeated until the broker has answered or the invisible time is over: a lost one
+costs a redelivery at most.
+
+Upstream: ConsumeMessagePopConcurrentlyService.java, PopProcessQueue.java; postponing is LibraMQ's own
+(RocketMQ 5's proxies do the same for its gRPC clients: ReceiptHandleProcessor.java).
 """
 
 from collections.abc import Callable, Sequence
@@ -62,11 +63,12 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: How a broker says that others may have a message, or that nobody will.
+#: The answers for a message that other members may have, or that is deleted.
 GONE: Final = NOT_POPPED | {ResponseCode.TOPIC_NOT_EXIST}
-#: Ours: how often to look, as a fraction of the invisible time.
+#: Ours: how often to check within the invisible time.
 CHECKS: Final = 10
-#: Ours: when others get what a member that stops has not begun. By then its connections are closed.
+#: Ours: the delay after which others get the unstarted messages of a stopping member, whose connections are
+#: closed by then.
 GIVE_BACK_MS: Final = 1_000
 #: ConsumeMessagePopConcurrentlyService.popDelayLevel: 10 s, 30 s, 1 min … 2 h.
 RETRY_DELAYS_MS: Final = DELAY_LEVELS_MS[FIRST_RETRY_LEVEL - 1 :]
@@ -77,12 +79,12 @@ ACKNOWLEDGED_MAX: Final = 1_024
 SETTLE_TIMEOUT_MS: Final = 5_000
 #: Ours: how soon a request that failed is repeated.
 AGAIN_MS: Final = 1_000
-#: Ours: for how long a message is settled whose time is over already: brokers make messages visible late.
+#: Ours: how long to settle a message whose time is already over: brokers make messages visible late.
 LATE_MS: Final = 5_000
 
 
 class Outcome(Enum):
-    """The decision of a message's handler. POSTPONE: it is popped again after a delay."""
+    """The decision of a message's handler. POSTPONE: pop the message again after a delay."""
 
     DONE = "done"
     POSTPONE = "postpone"
@@ -93,8 +95,8 @@ class Outcome(Enum):
 class HeldMessage:
     """One message. until_ms: when the broker makes it visible again, as far as we know.
 
-    is_pending: a request about it is under way: another one would need the handle that it returns. is_gone:
-    the broker says that others may have it. error: what its handler raised last.
+    is_pending: a request about it is in flight; the next one needs the handle that this returns. is_gone: by
+    the broker's answer, others may have it. error: the last exception of its handler.
     """
 
     message: MessageExt
@@ -108,7 +110,7 @@ class HeldMessage:
 
 
 class PopDelivery(Delivery):
-    """Popped messages for one call of a handler; who calls what is as for `Delivery`."""
+    """Popped messages for one call of a handler, with the same division of threads as `Delivery`."""
 
     __slots__ = ("_monotonic_ms", "held", "may_begin", "popped_ms")
 
@@ -132,11 +134,11 @@ class PopDelivery(Delivery):
 
     @property
     def until_ms(self) -> MonotonicMs:
-        """Return when the first of its messages is visible to others again."""
+        """Return when the first of the messages becomes visible to others again."""
         return min(each.until_ms for each in self.held)
 
     def leave_out_gone(self) -> list[HeldMessage]:
-        """Take out what others may have, and return it. No handler has it yet."""
+        """Remove and return messages that others may have. No handler has them yet."""
         gone = [each for each in self.held if each.is_gone]
         self.held = [each for each in self.held if not each.is_gone]
         self.messages = [each.message for each in self.held]
@@ -150,7 +152,7 @@ class PopDelivery(Delivery):
 
 
 class Settling:
-    """Keeps messages with an outcome until they are settled. settled: called with each in the end."""
+    """Keeps messages with an outcome until they are settled. settled: called with each settled message."""
 
     def __init__(
         self,
@@ -165,7 +167,7 @@ class Settling:
         self._settled = settled
         self._done: dict[str, list[HeldMessage]] = {}  # By broker.
         self._acknowledging: set[str] = set()
-        self._take_single_acks: set[str] = set()  # Addresses of brokers that take no others.
+        self._take_single_acks: set[str] = set()  # Addresses of brokers without batch acknowledgements.
         self._others: list[HeldMessage] = []
         self._failed: list[HeldMessage] = []
         self._again_due = kernel.deadlines.new(self._again)
@@ -173,7 +175,7 @@ class Settling:
         self.count = 0
 
     def settle(self, held: HeldMessage, outcome: Outcome, now_ms: MonotonicMs, *, delay_ms: int = 0) -> None:
-        """Settle a message, once nothing is asked about it any more."""
+        """Settle a message, once no request about it is in flight."""
         held.outcome, held.delay_ms = outcome, delay_ms
         held.until_ms = max(held.until_ms, now_ms + LATE_MS)
         self.count += 1
@@ -205,7 +207,7 @@ class Settling:
     ) -> None:
         """Handle the answer to an acknowledgement."""
         if isinstance(outcome, RequestCodeNotSupported) and address not in self._take_single_acks:
-            self._take_single_acks.add(address)  # Apache's 5.0 brokers take one a request.
+            self._take_single_acks.add(address)  # Apache's 5.0 brokers accept one message a request.
             self._acknowledge_each(broker_name, address, sent)
             return
         if outcome is not None:
@@ -219,7 +221,7 @@ class Settling:
                 self._fail(held, outcome, now_ms)
 
     def _postponed(self, held: HeldMessage, outcome: Changed | LibraError, now_ms: MonotonicMs) -> None:
-        """Handle the answer to a change that was the outcome."""
+        """Handle the answer to the postponement of a message."""
         held.is_pending = False
         if isinstance(outcome, BrokerError):
             log.warning("a message was visible again before its delay", reason=str(outcome))
@@ -230,7 +232,7 @@ class Settling:
             self._end(held)
 
     def extended(self, held: HeldMessage) -> None:
-        """Go on with a message whose time was being extended when its outcome came."""
+        """Continue with a message whose time was being extended when its outcome arrived."""
         held.is_pending = False
         if held.outcome is not None:
             self._ready(held)
@@ -288,7 +290,7 @@ class Settling:
         self._kernel.ask(address, call, done, SETTLE_TIMEOUT_MS)
 
     def _acknowledge_each(self, broker_name: str, address: str, waiting: Sequence[HeldMessage]) -> None:
-        """Acknowledge messages by one request each."""
+        """Acknowledge messages with one request each."""
         for held in waiting:
             call = ack_call(self._settings.group, held.message)
             done = partial(self._acknowledged, broker_name, address, (held,))
@@ -318,7 +320,7 @@ class Settling:
 
 
 class Holding:
-    """The deliveries of a consumer that pops."""
+    """The deliveries of a POP consumer."""
 
     def __init__(
         self,
@@ -337,9 +339,9 @@ class Holding:
         self._monotonic_ms = kernel.clock.monotonic_ms
         self._deliveries: dict[PopDelivery, None] = {}
         self._kept: list[PopDelivery] = []
-        #: What is delivered again after a while: brokers would count each pop of it as an attempt.
+        #: Deliveries to repeat here after a while: brokers would count another pop as an attempt.
         self._busy: dict[PopDelivery, None] = {}
-        self._unused: list[HeldMessage] = []  # While closing: what no handler gets.
+        self._unused: list[HeldMessage] = []  # While closing: messages that no handler gets.
         self._abandoned: set[PopDelivery] = set()
         self._lapsed: dict[PopDelivery, None] = {}
         self._check_due = kernel.deadlines.new(self._check)
@@ -347,7 +349,7 @@ class Holding:
         self.is_paused = False
 
     def work(self) -> ConsumerStatistics:
-        """Return what waits for handlers, and what they are at work on."""
+        """Return how many messages wait for handlers, and how many are being processed."""
         in_flight = sum(each.in_hand_count for each in self._deliveries)
         waiting = sum(len(each.messages) for each in self._deliveries) - in_flight
         return ConsumerStatistics(waiting=waiting, in_flight=in_flight)
@@ -381,7 +383,7 @@ class Holding:
         return delivery
 
     def handled(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> list[PopDelivery]:
-        """Handle an ending; return what handlers get again."""
+        """Handle an ending; return the deliveries that handlers get again."""
         assert isinstance(delivery, PopDelivery), "nothing else is delivered here"
         if delivery in self._abandoned:
             self._abandoned.discard(delivery)
@@ -420,7 +422,7 @@ class Holding:
         self._forbid()
 
     def resume(self) -> list[PopDelivery]:
-        """Return what waited for the end of the pause."""
+        """Return the deliveries that waited for the end of the pause."""
         self.is_paused = False
         kept, self._kept = self._kept, []
         for delivery in self._deliveries:
@@ -439,16 +441,16 @@ class Holding:
             self._unused += delivery.held
 
     def give_back(self, now_ms: MonotonicMs) -> None:
-        """Give back what no handler got, when all else is done.
+        """Give back messages that no handler got, after all others are settled.
 
-        Not at once: a pop of ours that the broker still holds would take it again.
+        Not earlier: a pop of ours that the broker still holds would take them again.
         """
         unused, self._unused = self._unused, []
         for held in unused:
             self._settling.settle(held, Outcome.POSTPONE, now_ms, delay_ms=GIVE_BACK_MS)
 
     def _deliver_again(self, delivery: PopDelivery, _: MonotonicMs) -> None:
-        """Deliver again what others were at work on."""
+        """Deliver messages again on which other handlers were at work."""
         if delivery not in self._busy:
             return
         del self._busy[delivery]
@@ -458,7 +460,7 @@ class Holding:
             self._kernel.effects.add(fx.Deliver((delivery,)))
 
     def _check(self, now_ms: MonotonicMs) -> None:
-        """Postpone what handlers are at work on, and abandon those that do not return."""
+        """Extend the invisible time of held messages, and abandon handlers that do not return."""
         if not self._deliveries:
             return
         self._schedule(now_ms)

@@ -1,11 +1,11 @@
-"""The core of a push consumer over POP: its parts take events and decide what is done; where it pops: how
-many messages from one place it may hold, and when it pops there again.
+"""The core of a push consumer over POP: its parts handle events and decide on effects; how many messages of
+one place it may hold, and when it pops there again.
 
     start ─► routes ─┬► heartbeats
                      └► places ─► pops ─► deliveries ─► settling ─► room for pops
 
-It owns no queues: any member of the group takes the next messages of any queue, and the broker hides what one
-took from the others. Nothing is rebalanced and no offset committed. Time is an argument.
+It owns no queues: any member of the group takes the next messages of any queue, and the broker hides them
+from the others. Nothing is rebalanced and no offset committed. Time is an argument.
 Upstream: DefaultMQPushConsumerImpl.popMessage, PopRequest.java, ConsumeMessagePopConcurrentlyService.java.
 """
 
@@ -47,24 +47,25 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: DefaultMQPushConsumerImpl: how long the broker may hold a pop, and how long we wait for it.
+#: DefaultMQPushConsumerImpl: how long the broker may hold a pop.
 HOLD_MS: Final = 15_000
+#: DefaultMQPushConsumerImpl: how long we wait for the answer to a pop.
 POP_TIMEOUT_MS: Final = 30_000
-#: Ours: how long a place is waited for at which the group begins; it is tried again.
+#: Ours: how long to wait for a place at which the group begins, before it is retried.
 BEGIN_TIMEOUT_MS: Final = 5_000
 _FILTER_REFUSED: Final = frozenset({
     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     ResponseCode.FILTER_DATA_NOT_EXIST,
 })  # fmt: skip
-#: Errors that users get as troubles, so that they are not logged as well.
+#: Errors that are reported to users as troubles, and therefore not logged.
 _REPORTED: Final = (NoPermission, FilterRefused, RequestCodeNotSupported)
-#: DefaultMQPushConsumer.popThresholdForQueue: messages held from a place; more if as many handlers may run.
+#: DefaultMQPushConsumer.popThresholdForQueue: messages held of a place; more if handlers can process more.
 HELD_MAX: Final = 96
-#: DefaultMQPushConsumerImpl: pullTimeDelayMillsWhenException is 3 s; ours comes back sooner, as for pulls.
+#: Ours, as for pulls; DefaultMQPushConsumerImpl.pullTimeDelayMillsWhenException is 3 s.
 FAILED_PAUSE_MS: Final = 1_000
-#: Ours: an empty answer that was not held is not asked for again at once. Java: 50 ms by flow control.
+#: Ours: the pause after an empty answer that was not held. Java: 50 ms by flow control.
 EMPTY_PAUSE_MS: Final = 50
-#: Ours: an answer that took as long was held.
+#: Ours: an answer that took this long was held.
 HELD_MS: Final = 1_000
 
 _MIB: Final = 1024 * 1024
@@ -91,8 +92,8 @@ class Places:
         self._size_max = settings.pull_threshold_mib_for_queue * _MIB
 
     def routes_changed(self) -> None:
-        """Take the places of the current routes; those that are gone are popped from no more."""
-        now = dict.fromkeys(  # In order: a set's would differ from process to process.
+        """Take the places of the current routes; stop popping at those that are gone."""
+        now = dict.fromkeys(  # In order: that of a set would differ from process to process.
             Place(topic, queue.broker_name)
             for topic in self._topics
             for queue in self._routes.subscribe_queues(topic)
@@ -140,28 +141,28 @@ class Places:
                 state.not_before_ms = min(state.not_before_ms, now_ms)
 
     def hold(self, held: HeldMessage) -> None:
-        """Count a message that is held from now on."""
+        """Count a newly held message."""
         state = self._states[held.place]
         state.count += 1
         state.size += len(held.message.body)
 
     def release(self, held: HeldMessage) -> None:
-        """Count a message no more."""
+        """Stop counting a message."""
         state = self._states[held.place]
         state.count -= 1
         state.size -= len(held.message.body)
 
 
 class MeasuringKernel(ConsumerKernel):
-    """A kernel that measures how long the answers to its questions take."""
+    """A kernel that measures the round trips of its requests."""
 
     def __init__(self, clock: Clock, failed: Callable[[str, Exception], None]) -> None:
         super().__init__(clock, failed)
-        #: The shortest, by address.
+        #: The shortest round trip, by address.
         self.round_trips_ms: dict[str, int] = {}
 
     def _observed(self, address: str, done: Done) -> Done:
-        """Return what measures the time until the result, and passes it on."""
+        """Return a callback that measures the time until the result, and passes the result on."""
         sent_ms = self.clock.monotonic_ms()
 
         def measured(outcome: Any, now_ms: MonotonicMs) -> None:
@@ -182,9 +183,9 @@ class PopConsumerCore:
         clock: Clock,
         failed: Callable[[str, Exception], None],
     ) -> None:
-        """clock: that the times of events come from; handler threads read it, too.
+        """Build the parts. clock: the source of event times; handler threads read it as well.
 
-        failed: called with failures that are bugs of ours.
+        failed: called with exceptions that are bugs of LibraMQ.
         """
         self._subscriptions = subscriptions
         self._settings = settings
@@ -202,7 +203,7 @@ class PopConsumerCore:
         self._settling = Settling(settings, self.routes, kernel, self._places.release)
         self.holding = Holding(settings, self.routes, kernel, self._settling, self._places.release)
         self._phase = Phase.NEW
-        self._is_drained = False  # Handlers are not waited for any more.
+        self._is_drained = False  # Whether to stop waiting for handlers.
 
     @property
     def begins_handlers(self) -> bool:
@@ -229,34 +230,34 @@ class PopConsumerCore:
         self.known_brokers.lost(address, now_ms)
 
     def members_changed(self, now_ms: MonotonicMs) -> None:
-        """Handle a change of the group's members: it concerns nothing here."""
+        """Do nothing when the group's members change: a POP consumer owns no queues."""
 
     def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> None:
-        """Handle an operator's reset: the broker pops from there."""
+        """Do nothing at an operator's reset: the broker pops from the new offset."""
 
     def process_queues(self) -> list[OwnedQueue]:
-        """Return its queues: none."""
+        """Return the owned queues: none."""
         return []
 
     def owned(self) -> list[MessageQueue]:
-        """Return its queues: none."""
+        """Return the owned queues: none."""
         return []
 
     def hook_done(self, change: fx.QueueChange, now_ms: MonotonicMs) -> None:
         """Do nothing: no queue is revoked."""
 
     def work(self) -> ConsumerStatistics:
-        """Return what is in hand."""
+        """Return the current work."""
         return self.holding.work()
 
     # Messages.
 
     def began(self, begun: Begun, beginning: GroupBeginning | None) -> None:
-        """Note where the group has begun, and how it begins elsewhere: brokers that were away, or are new."""
+        """Note where the group has begun, and how it begins at brokers that were offline or are new."""
         self._begun, self._beginning = begun, beginning
 
     def _pop(self, place: Place, address: str, now_ms: MonotonicMs) -> None:
-        """Pop at a place; begin there first if the group has not."""
+        """Pop at a place; if the group has not begun there, begin first."""
         since_ms = self._begun.since_ms.get(place.topic)
         if self._beginning and since_ms and place not in self._begun.places:
             begin = self._beginning.begin_at(place.topic, since_ms)
@@ -318,9 +319,9 @@ class PopConsumerCore:
         return error
 
     def pop_answered(self, topic: str, address: str, outcome: object) -> None:
-        """Report to the user if a pop was denied, or is not known: brokers before 5.0 have no POP.
+        """Report to the user if a pop was denied, or is not supported: brokers before 5.0 have no POP.
 
-        The broker has none for any topic, and whether others have does not change that.
+        A broker without POP is one trouble for all topics; answers of other brokers do not end it.
         """
         about = f"POP at {address}"
         if isinstance(outcome, RequestCodeNotSupported):
@@ -330,9 +331,9 @@ class PopConsumerCore:
         self.troubles.answered(f"topic {topic}", outcome)
 
     def _age_ms(self, address: str, sent_ms: MonotonicMs, reply: PopReply, now_ms: MonotonicMs) -> int:
-        """Return how long ago a broker popped messages, by our clock alone: its clock may be set otherwise.
+        """Return how long ago a broker popped messages, by our clock alone: its clock may differ.
 
-        Brokers that do not say how long they held the pop are taken to answer as fast as ever.
+        A broker that does not report how long it held the pop is assumed to answer as fast as ever.
         """
         if reply.held_ms is None:
             return self.kernel.round_trips_ms[address]
@@ -410,7 +411,7 @@ class PopConsumerCore:
         self.known_brokers.unregister(now_ms)
 
     def settle(self) -> None:
-        """Decide what follows from an event."""
+        """Make the follow-up decisions of an event."""
         now_ms = self.kernel.clock.monotonic_ms()
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             self.holding.give_back(now_ms)
@@ -424,7 +425,7 @@ class PopConsumerCore:
 
     @property
     def _is_idle(self) -> bool:
-        """Return whether no handler is waited for."""
+        """Return whether there is no handler to wait for."""
         return self._is_drained or not self.holding.runs
 
 
