@@ -1,5 +1,5 @@
-"""Pipelines: complete Spark programs, run with `libra pipeline run NAME`, and the tables that they write.
+"""Pipelines: complete Spark programs, run with `libra pipeline run NAME`, and the tables they write.
 
-A pipeline is a configuration, a plan that changes nothing, and a run that can be killed at any moment and
-started again. The caller decides what is printed.
+A pipeline has a configuration, a plan (a dry run), and a run that can be killed at any moment and started
+again. The caller does the printing.
 """

@@ -1,10 +1,10 @@
-"""Batches: topics are read in numbered batches, each written once, also after a kill; how a query is started,
-resumed and waited for.
+"""Batches: topics are read in numbered batches, each written once even after a kill. Starts, resumes and
+awaits the query.
 
     find a batch's end ─► read it ─► write it with its number ─► mark it as done
 
-Spark's checkpoint does the first and the last. A run that was killed in between gets the same messages under
-the same number again, and whoever writes them finds that they are there.
+Spark's checkpoint does the first and last steps. A run killed in between gets the same messages under the
+same number again, and the writer finds that they are already there.
 """
 
 import time
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Ours: a user is waiting. Once started, a run waits for brokers as long as brokerTimeout.
+#: Ours: short, because a user is waiting for the plan. Once started, a run waits up to brokerTimeout for
+#: brokers.
 RETRY_TIMEOUT_MS: Final = 3_000
 LOOK_SECONDS: Final = 0.2  # How often Spark's progress is polled.
 
 
 class Batch(NamedTuple):
-    """Which batch it is: the number counts from 0 within a query, which its checkpoint names."""
+    """The identity of a batch: the checkpoint's query id, and a number that counts from 0 in that query."""
 
     query: str
     number: int
@@ -43,7 +44,7 @@ Write = Callable[["DataFrame", Batch], None]
 
 
 def waiting(options: Mapping[str, str], positions: Positions | None) -> list[Range]:
-    """Return each queue's range from `positions` or a new query's start; empty ranges too.
+    """Return each queue's unread range, from `positions` or a new query's start; includes empty ranges.
 
     Raises RemoteError if servers do not answer, and ConfigError or RouteNotFound for a missing topic.
     """
@@ -62,9 +63,9 @@ def waiting(options: Mapping[str, str], positions: Positions | None) -> list[Ran
 
 
 def plan_batches(options: Mapping[str, str], checkpoint: Path | str) -> list[Range]:
-    """Return what `read_batches` would read, as (queue, start, end). Spark is not needed; nothing changes.
+    """Return what `read_batches` would read, as (queue, start, end). Needs no Spark and changes nothing.
 
-    options: of `format("rocketmq")`. checkpoint: a directory, which need not exist yet.
+    options: the options of `format("rocketmq")`. checkpoint: a directory, which need not exist yet.
     """
     return waiting(options, Checkpoint(Path(checkpoint)).positions())
 
@@ -80,10 +81,10 @@ def read_batches(
 ) -> int:
     """Call `write` with each batch of messages and its number; return how many messages were read.
 
-    It reads what is there and ends, or looks for more for ever with `every`, like "10s". After a crash
-    `write` gets the batch that was not finished once more, with the same messages and number, and writes it
-    once: tables by `write_once`, a database with the number in the same transaction. One run at a time has
-    a checkpoint. Raises PipelineFailed.
+    Reads the existing messages and returns; with `every` (such as "10s") it polls for more forever. After a
+    crash, `write` gets the unfinished batch again with the same messages and number and must write it only
+    once: to a table by `write_once`, to a database with the number in the same transaction. Only one run at a
+    time can use a checkpoint. Raises PipelineFailed.
     """
     every_ms = None if every is None else duration_ms("every", every)
     own = Checkpoint(Path(checkpoint).absolute())
@@ -100,7 +101,7 @@ def start_batches(
     every_ms: int | None,
     name: str | None = None,
 ) -> "StreamingQuery":
-    """Start a query that calls `write` with each batch; its checkpoint is locked by the caller."""
+    """Start a query that calls `write` with each batch; the caller holds the checkpoint's lock."""
 
     def write_numbered(messages: "DataFrame", number: int) -> None:
         write(messages, Batch(checkpoint.query_id(), number))
@@ -115,7 +116,7 @@ def start_batches(
 
 
 def run_batches(query: "StreamingQuery", on_progress: OnProgress, total: int | None = None) -> int:
-    """Report every batch until the query ends, and stop it; return how many messages were read."""
+    """Report each batch until the query ends, then stop the query; return how many messages were read."""
     done, seen = 0, -1
     is_over = False
     try:
@@ -126,10 +127,10 @@ def run_batches(query: "StreamingQuery", on_progress: OnProgress, total: int | N
                     seen, done = progress.batchId, done + progress.numInputRows
                     on_progress(Progress(done=done, total=total, text=f"batch {seen}"))
             if not is_over:
-                time.sleep(LOOK_SECONDS)  # Not in a call to Java, which Ctrl-C would interrupt.
+                time.sleep(LOOK_SECONDS)  # Sleep in Python: Ctrl-C would interrupt a call to Java.
         query.awaitTermination()  # Raises the query's failure.
     finally:
         query.stop()
-    if total not in (None, done):  # Some offsets have no message any more, or a filter leaves theirs out.
+    if total not in (None, done):  # Some messages no longer exist, or a filter dropped them.
         on_progress(Progress(done=done, total=done, text="done"))
     return done

@@ -1,4 +1,4 @@
-"""Body columns: how bodies become columns of the table, and the reason where one cannot be decoded."""
+"""Body columns: columns decoded from message bodies, and the reason for each body that does not decode."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,21 +13,21 @@ from libramq.spark.schema import COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-#: Types that need no Spark session to be recognised; nested ones have parameters.
+#: Types recognised without a Spark session; nested types have parameters.
 SIMPLE_TYPES: Final = (
     "string", "int", "bigint", "float", "double", "boolean", "date", "timestamp", "binary",
 )  # fmt: skip
 _TAKEN: Final = {*map(str.lower, COLUMNS), "date", "batch", "reason"}
-#: Linux: of the name of a directory.
+#: The longest directory name on Linux (NAME_MAX).
 NAME_BYTES_MAX: Final = 255
 EVENT_TIME_TYPES: Final = ("timestamp", "date")
 
 
 class BodyColumns:
-    """The columns of JSON, Avro or Protocol Buffers bodies. Raises ConfigError for a schema that is none.
+    """The columns of JSON, Avro or Protocol Buffers bodies. Raises ConfigError for an invalid schema.
 
-    columns: of JSON, names and Spark's types. schema: the file of Avro's schema or of a descriptor set, in
-    which `message` is the type.
+    columns: for JSON, names and Spark types. schema: the file with the Avro schema or with a descriptor set,
+    in which `message` names the type.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BodyColumns:
         data = b"" if schema is None else _read(Path(schema))
         self._schema: Any = data.decode() if kind == "avro" else data
         self.columns = dict(columns) if schema is None else self._columns_of_schema()
-        twins = {name.lower(): name for name in self.columns}  # Spark's names have no case.
+        twins = {name.lower(): name for name in self.columns}  # Spark's names are case-insensitive.
         for name, type_ in self.columns.items():
             if name.lower() in _TAKEN:
                 raise ConfigError(f"the body's column {name} has the name of a message's; rename it")
@@ -62,13 +62,13 @@ class BodyColumns:
                 )
 
     def decoded(self) -> "Column":
-        """Return `from_message` of the body: its value, or the body itself as corrupt."""
+        """Return `from_message` of the body: the decoded value, or the body itself in `corrupt`."""
         if self._kind != "json":
             return from_message("body", self._kind, self._schema, message=self._message)
         return from_message("body", "json", ", ".join(map(self._ddl, self.columns)))
 
     def reason(self, read: "Column", partitioned_by: Sequence[str]) -> "Column":
-        """Return why a body does not fit, with the names of its columns; null if it does. read: decoded."""
+        """Return why a body does not fit, naming its columns; null if it fits. read: from `decoded`."""
         from pyspark.sql import functions as f
 
         misfits = [
@@ -121,13 +121,14 @@ class BodyColumns:
 
 
 def _misfits(value: "Column", name: str, kind: str, is_partition: bool) -> "Iterator[tuple[Column, str]]":
-    """Yield whether a value that has the column's type cannot be written all the same, and why."""
+    """Yield conditions under which a well-typed value cannot be written, each with the reason to report."""
     from pyspark.sql import functions as f
 
-    if kind in EVENT_TIME_TYPES:  # Python's end there, too. It is milliseconds taken for seconds, mostly.
+    if kind in EVENT_TIME_TYPES:  # Python's limits; usually milliseconds mistaken for seconds.
         yield ~f.year(value).between(1, 9999), "is not in the years 1 to 9999"
     if is_partition and kind == "string":
-        bytes_max = (NAME_BYTES_MAX - len(quote(name, safe="")) - 1) // 3  # Of name=value, as %2F.
+        # The directory is name=value, in which a byte may take three characters (%2F).
+        bytes_max = (NAME_BYTES_MAX - len(quote(name, safe="")) - 1) // 3
         yield f.octet_length(value) > bytes_max, f"is too long for a partition, above {bytes_max} bytes"
         yield value.contains("\0") | (value == NO_VALUE), "cannot be the name of a partition's directory"
 

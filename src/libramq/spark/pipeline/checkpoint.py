@@ -1,14 +1,13 @@
-"""The checkpoint: Spark's directory for one query, bound to one table and locked by one run; when another one
-is refused.
+"""The checkpoint: Spark's directory for one query, bound to one table and locked by one run.
 
     metadata            Spark's: the query's id
-    offsets/N           Spark's: where batch N ends, written before it is read
+    offsets/N           Spark's: where batch N ends, written before the batch is read
     commits/N           Spark's: batch N is in the table
-        pipeline.json       ours: the table, and its layout
-        pipeline.lock       ours: the run that has it; locked as long as that lasts
+    pipeline.json       ours: the table and its layout
+    pipeline.lock       ours: names the current run, which holds the lock until it ends
 
-A table's batches are numbered by its checkpoint. Another checkpoint would begin with batch 0 again: its first
-batches would be taken for existing ones, or all messages would be written twice.
+The checkpoint numbers a table's batches. Another checkpoint would begin again with batch 0: its first batches
+would be mistaken for existing ones, or every message would be written twice. It is therefore refused.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ from libramq.spark.reading.positions import Positions, StreamOffset
 BINDING: Final = "pipeline.json"
 LOCK: Final = "pipeline.lock"
 COLUMNS: Final = "columns"
-#: What checkpoints of 0.1 do not have.
+#: Layout keys that checkpoints of version 0.1 lack.
 DEFAULTS: Final[Mapping[str, str]] = {"partitioned_by": "date"}
 
 
@@ -57,7 +56,7 @@ class Checkpoint:
                 )
 
     def bind(self, binding: Mapping[str, str], columns: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Record the table of this checkpoint, unless that is done, and its columns with their types."""
+        """Record this checkpoint's table, unless already recorded, and its columns with their types."""
         bound = self._bound()
         known = {} if bound is None else bound.get(COLUMNS, {})
         if bound is not None and known == {**known, **columns}:
@@ -72,24 +71,24 @@ class Checkpoint:
 
     @property
     def is_bound(self) -> bool:
-        """Return whether it has a table."""
+        """Return whether the checkpoint is bound to a table."""
         return self._bound() is not None
 
     @property
     def owner(self) -> str:
-        """Return what tells this checkpoint from those of other runs and machines."""
+        """Return an id that distinguishes this checkpoint from all others, also on other machines."""
         return hashlib.sha256(f"{socket.gethostname()}:{self.directory}".encode()).hexdigest()[:16]
 
     def columns(self) -> Mapping[str, str]:
-        """Return the columns that the table has got so far, and their types; none before the first run."""
+        """Return the table's columns so far, and their types; empty before the first run."""
         known: Mapping[str, str] = (self._bound() or {}).get(COLUMNS, {})
         return known
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs away; ConfigError says who has it.
+        """Lock the checkpoint for this run; ConfigError names the run that holds it.
 
-        Two runs would do the same batches: a cron that overlaps, or a second shell.
+        Two runs, from an overlapping cron job or a second shell, would process the same batches.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / LOCK).open("a+", encoding="utf-8") as file:
@@ -106,7 +105,7 @@ class Checkpoint:
             yield
 
     def query_id(self) -> str:
-        """Return the id that Spark gave the query; it exists once the query has been started."""
+        """Return the id that Spark gave the query; it exists once the query has started."""
         found: str = json.loads((self.directory / "metadata").read_text(encoding="utf-8"))["id"]
         return found
 

@@ -15,7 +15,7 @@ from libramq.errors import ConfigError
 from libramq.spark.options import Options, hint_at
 
 T = TypeVar("T", bound=msgspec.Struct)
-#: How msgspec says that a text is none of a Literal's.
+#: msgspec's message for a string that is not one of a Literal's values.
 _NO_CHOICE: Final = "Invalid enum value"
 
 
@@ -24,7 +24,7 @@ def read_config(
 ) -> T:
     """Return the configuration in a file; overrides other than None take precedence.
 
-    defaults: of keys that the file lacks.
+    defaults: values for keys that the file lacks.
     """
     text = {**defaults, **(_read(path) if path is not None else {})}
     named = {name: value for name, value in overrides.items() if value is not None}

@@ -1,5 +1,4 @@
-"""Data files: how rows become the Parquet files of a table, partition by partition, and the statistics of
-each.
+"""Data files: a table's rows as Parquet files, partition by partition, with statistics for each file.
 
 date=2026-05-01/shop=Harbour/part-….parquet         by Spark's writer, or by Python tasks with pyarrow
 """
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 File = TypeVar("File")
-#: Ours: what a task keeps in memory before it writes a file for each partition.
+#: Ours: a task buffers this much before it writes one file for each partition.
 BUFFER_BYTES: Final = 128 << 20
-NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"  # Hive's, in the name of a directory.
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"  # Hive's name for null in a directory name.
 _OF_PATTERNS: Final = re.compile(r"[\[\]{}*?\\]")
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that was written. place: its path in the table. statistics: as in Delta's log, JSON.
+    """A written file. place: its path in the table. statistics: JSON, as in Delta's log.
 
-    partition: the values of its rows as texts, by column.
+    partition: the rows' partition values as text, by column.
     """
 
     place: str
@@ -45,14 +44,14 @@ class DataFile:
     def of(
         cls, place: str, size: int, partition: Mapping[str, str | None], metadata: "FileMetaData"
     ) -> "DataFile":
-        """Return a file with what its footer says."""
+        """Return a file with the row count and statistics from its Parquet footer."""
         return cls(place, size, partition, metadata.num_rows, json.dumps(statistics(metadata)))
 
 
 def files_of_tasks(
     rows: "DataFrame", write: Callable[[Iterable[pa.RecordBatch]], Iterator[File]]
 ) -> list[File]:
-    """Have Spark's tasks write rows; return what `write` yields for the files of those that succeeded."""
+    """Have Spark's tasks write rows; return the files that `write` yielded in the tasks that succeeded."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for file in write(batches):
@@ -62,7 +61,7 @@ def files_of_tasks(
 
 
 def partition_of(place: str) -> dict[str, str | None]:
-    """Return the partition of a file that lies in Hive's directories."""
+    """Return the partition values in a file's Hive-style path."""
     values = dict[str, str | None]()
     for directory in PurePosixPath(place).parts[:-1]:
         name, _, value = directory.partition("=")
@@ -71,14 +70,14 @@ def partition_of(place: str) -> dict[str, str | None]:
 
 
 def rows_in(spark: "SparkSession", files: Sequence[str]) -> "DataFrame | None":
-    """Return the rows of files or directories, whose names Spark takes for patterns; None without any."""
+    """Return the rows of files or directories, escaping names for Spark's globs; None if there are none."""
     return spark.read.parquet(*(_OF_PATTERNS.sub(r"\\\g<0>", each) for each in files)) if files else None
 
 
 def directories_of(partition: Mapping[str, str | None], *, escapes: bool = True) -> str:
-    """Return Hive's directories for a partition, with a slash at the end of each.
+    """Return the Hive-style directories of a partition, each with a trailing slash.
 
-    Without escapes, a directory whose name would need them is left out.
+    Without `escapes`, directories whose names would need escaping are left out.
     """
     parts = {
         f"{name}={value}": f"{quote(name, safe='')}={quote(value, safe='')}/"
@@ -88,7 +87,7 @@ def directories_of(partition: Mapping[str, str | None], *, escapes: bool = True)
 
 
 def as_texts(values: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the values of a partition as Hive and Delta write them; they take an empty text for none."""
+    """Return partition values as Hive and Delta write them: both treat an empty string as null."""
     return {name: _as_text(value) for name, value in values.items()}
 
 
@@ -99,14 +98,14 @@ def _as_text(value: object) -> str | None:
 
 
 def column_names(names: str | Sequence[str]) -> list[str]:
-    """Return the names of one column, or of several."""
+    """Return the names as a list, whether one or several are given."""
     return [names] if isinstance(names, str) else list(names)
 
 
 def by_partition(
     tables: Iterable[pa.Table], partitioned_by: Sequence[str]
 ) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
-    """Yield rows of one partition at a time, and its values, with a bounded number of rows in memory."""
+    """Yield a partition's values and a table of its rows, buffering at most about BUFFER_BYTES."""
     buffered, size = list[pa.Table](), 0
     for table in tables:
         if table.num_rows:
@@ -132,7 +131,7 @@ def _partitions(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Mapping[
 
 
 def statistics(metadata: "FileMetaData") -> dict[str, Any]:
-    """Return how many rows and nulls a file has, and bounds of numbers and times: readers skip it by them."""
+    """Return a file's row and null counts and its bounds of numbers and times, by which readers skip it."""
     found: dict[str, Any] = {
         "numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}
     }  # fmt: skip
@@ -142,11 +141,11 @@ def statistics(metadata: "FileMetaData") -> dict[str, Any]:
         bounds = [group.statistics for group in groups if group.is_stats_set]
         if "." in name or len(bounds) < len(groups) or not bounds:
             continue
-        if all(each.has_null_count for each in bounds):  # Spark leaves it out where a value is large.
+        if all(each.has_null_count for each in bounds):  # Spark omits it for large values.
             found["nullCount"][name] = sum(each.null_count for each in bounds)
         try:
             limits = [(each.min, each.max) for each in bounds if each.has_min_max]
-        except OverflowError:  # Python's times end with the year 9999.
+        except OverflowError:  # Python's datetime ends with the year 9999.
             continue
         if len(limits) == len(bounds) and all(isinstance(low, int | datetime) for low, _ in limits):
             found["minValues"][name] = _bound(min(low for low, _ in limits))

@@ -1,10 +1,10 @@
-"""Deliveries: each time a consumer began to handle a message, from message traces, with the group's delivery
-before.
+"""Deliveries, from message traces: each time a consumer began to handle a message, with the group's previous
+delivery of it.
 
         bodies ─► trace records ─ by message ─► deliveries, each with its group's previous one
 
 All records of one message are in one partition, so the records are shuffled once. A killed client's last
-records are missing: Java's send their records when they have ten, or every 5 s.
+records are missing: Java clients send a batch after ten records or every 5 s.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-#: Ours: synchronised clocks differ by less. A message handled longer than this before it was made has an id
-#: from another time zone.
+#: Ours: synchronised clocks differ by less. A message handled more than this long before it was created has
+#: an id from another time zone.
 CLOCKS_APART_MS: Final = 1_000
 
-#: The fields of a record, and their types in Arrow. call: of a listener, empty for a producer's record.
+#: The fields of a trace record and their Arrow types. call: the id of the listener call; empty in a
+#: producer's record.
 _RECORD: Final = {
     "msgId": "string",
     "call": "string",
@@ -48,13 +49,13 @@ _DDL: Final = {"string": "string", "int64": "bigint", "int32": "int", "bool": "b
 
 
 def deliveries(bodies: "DataFrame", *, broadcasting: Sequence[str], zone: tzinfo | None) -> "DataFrame":
-    """Return a row per delivery from a table with `body`; and one without msgId for the unreadable records.
+    """Return a row per delivery from a table with `body`, and a row without msgId for unreadable records.
 
-    broadcasting: groups to leave out, in which every member gets each message.
-    zone: the producers' time zone, by whose months unique ids count; None: this machine's.
+    broadcasting: broadcasting groups to leave out; every member of these gets each message.
+    zone: the producers' time zone, whose months unique ids count from; None for this machine's.
     """
     ddl = ", ".join(f"{name}:{_DDL[kind]}" for name, kind in _RECORD.items())
-    read: Any = arrow_udf  # Its stub requires the kind, which it infers.
+    read: Any = arrow_udf  # The stub requires the function type, which Spark infers.
     records = bodies.select(
         f.inline(read(_reader(zone), f"array<struct<{ddl}>>")(f.col("body").cast("binary")))
     )
@@ -92,7 +93,7 @@ def deliveries(bodies: "DataFrame", *, broadcasting: Sequence[str], zone: tzinfo
 
 
 def _reader(zone: tzinfo | None) -> "Callable[[pa.Array], pa.Array]":
-    """Return the function that Spark runs over bodies: the records of each."""
+    """Return the function that Spark runs over bodies; it returns each body's records."""
 
     import pyarrow as pa
 
@@ -113,7 +114,7 @@ def _reader(zone: tzinfo | None) -> "Callable[[pa.Array], pa.Array]":
 
 
 def _rows(trace: Trace, zone: tzinfo | None) -> list[dict[str, Any]]:
-    """Return the columns of each record that the table needs."""
+    """Return the columns of each record that the table uses."""
     rows: list[dict[str, Any]] = []
     for record in trace.records:
         match record:
@@ -123,7 +124,7 @@ def _rows(trace: Trace, zone: tzinfo | None) -> list[dict[str, Any]]:
                     for one in ids.split(",")
                 ]
             case SubBefore() | SubAfter() if record.unique_id in ("", ABSENT):
-                continue  # Its message is unknown.
+                continue  # The message is unknown.
             case SubBefore():
                 rows.append(
                     {
@@ -156,9 +157,9 @@ def _call(record: SubBefore | SubAfter) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=4096)  # Two records, before and after, for each message of a call.
+@lru_cache(maxsize=4096)  # A call has two records, before and after, for each message.
 def client_of(call: str) -> str | None:
-    """Return address and process id, with which Java's client ids begin; equal for clients of a process."""
+    """Return "address@pid", the start of Java's client ids; the same for all clients of a process."""
     try:
         made = decode_unique_id(call)
     except RemoteProtocolError:

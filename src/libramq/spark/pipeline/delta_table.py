@@ -1,11 +1,9 @@
-"""A Delta table with each batch once: how a batch is committed, when it is skipped, and how columns are
-added.
+"""A Delta table that holds each batch once: commits batches, skips those already committed, and adds columns.
 
-Spark's tasks write the files, and the driver commits them: whatever is in a batch, the driver has a row for
-each file.
+Spark's tasks write the files, and the driver commits them. It holds only one row per file of a batch.
 
-The number of a batch is committed with its rows, as the application transaction (query id, batch); a batch in
-the log is not written again. It uses the library `deltalake` (delta-rs): there is no Delta for Spark 4.3.
+A batch's number is committed with its rows as the application transaction (query id, batch); a batch in the
+log is not written again. Uses the library `deltalake` (delta-rs), because there is no Delta for Spark 4.3.
 """
 
 import re
@@ -34,16 +32,17 @@ if TYPE_CHECKING:
     from libramq.spark.pipeline.batches import Batch
 
 
-#: Ours: how often a commit is tried that loses races to other writers; delta-rs repeats harmless ones.
+#: Ours: attempts to commit when other writers keep winning the race; delta-rs itself retries harmless
+#: conflicts.
 COMMITS_MAX: Final = 10
-#: In the path of a directory: delta-rs takes %20 for a space, and a backslash for a slash.
+#: Characters that delta-rs changes in a directory's path: %20 becomes a space, and a backslash a slash.
 _NOT_IN_PATHS: Final = re.compile(r"[%\\\x00-\x1f]")
 
 
 class DeltaTable:
-    """One table. partitioned_by: a column, or columns, by whose values its files are apart.
+    """One table. partitioned_by: the partition column or columns.
 
-    path: a directory, or s3://BUCKET/PATH. storage: endpoint and region of S3; others are in the environment.
+    path: a directory, or s3://BUCKET/PATH. storage: endpoint and region of S3; the environment has the rest.
     """
 
     def __init__(
@@ -80,10 +79,10 @@ class DeltaTable:
         return table is not None and self._has(table, batch)
 
     def write_once(self, rows: "DataFrame", batch: "Batch") -> int:
-        """Add a batch and return its number of rows; 0 if it is there already.
+        """Add a batch and return its number of rows; 0 if the table already has it.
 
-        Spark's tasks write the files, and the driver commits them, to the version that was looked at: the
-        library refuses that if the batch has been committed since.
+        Spark's tasks write the files. The driver commits them on top of the version it read; the library
+        refuses the commit if another run has committed the batch since.
         """
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
@@ -127,9 +126,9 @@ class DeltaTable:
         return sum(file.row_count for file in files)
 
     def _written(self, rows: "DataFrame") -> list[DataFile]:
-        """Have Spark's tasks write the files; return them, in their places in the table."""
+        """Have Spark's tasks write the files, and move them into the table; return them."""
         if self._objects is not None:
-            # The log has the values. Where a name is escaped, delta-rs and Polars look for another one.
+            # The log has the partition values. delta-rs and Polars do not find files with escaped names.
             return self._objects.write(rows, self._partitioned_by, escapes=False)
         written = list[DataFile]()
         for file in write_files(rows, self._draft, self._partitioned_by):
@@ -141,25 +140,25 @@ class DeltaTable:
         return written
 
     def _leave(self, files: list[DataFile]) -> None:
-        """Delete the files of a batch that another run has added.
+        """Delete this run's files for a batch that is already committed.
 
-        Not in an object store: an answer may be lost there, and the commit that came first be this one.
-        `compact` deletes what no version has.
+        Keeps them in an object store: if the response to a commit was lost, that commit may be this run's
+        own. `compact` deletes files that no version refers to.
         """
         if self._objects is None:
             for file in files:
                 (self._path / file.place).unlink()
 
     def _new_columns(self, table: "Delta", schema: pa.Schema) -> "list[Field]":
-        """Return the columns that the table lacks, or of which it lacks fields; ConfigError if others differ.
+        """Return new columns and columns with new fields; ConfigError if other columns differ.
 
-        The log takes files of any columns, and then nobody can read the table.
+        The log accepts files with any columns, but then the table cannot be read.
         """
 
         def arrow(of: "Schema") -> pa.Schema:
             return pa.schema(of.to_arrow())
 
-        # Both as the library has them: it may have other types of Arrow for one of Delta.
+        # Convert both through the library: it may map one Delta type to several Arrow types.
         new = self._library.Schema.from_arrow(schema)
         gained = {each.name for each in gained_columns(self._url, arrow(table.schema()), arrow(new))}
         return [field for field in new.fields if field.name in gained]
@@ -169,22 +168,22 @@ class DeltaTable:
         return last is not None and last >= batch.number
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
-        """Return the rows of some days of a table that is partitioned by date; None if there are none.
+        """Return the rows of some days, without the column `date` by which the table is partitioned.
 
-        They lack that column.
+        Returns None if there are none.
         """
         table = self._open()
         if table is None:
             return None
         days = [("date", ">=", first.isoformat()), ("date", "<=", last.isoformat())]
-        # delta-rs escapes the directory, and a place by its day has nothing to escape.
+        # delta-rs escapes the table's directory; the path inside the table, a date, needs no escaping.
         files = [unquote(uri) for uri in table.file_uris(file_pruning_predicate=days)]
         return rows_in(spark, files)
 
     def compact(self) -> int:
-        """Merge small files; return how many were replaced. Readers of older versions keep theirs for a week.
+        """Merge small files; return how many were replaced. Older versions stay readable for a week.
 
-        Files that no version of that time has are deleted, those of runs that were killed among them.
+        Deletes files that no version of the last week refers to, including those of killed runs.
         """
         table = self._open()
         if table is None:

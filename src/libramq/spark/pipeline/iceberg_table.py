@@ -1,12 +1,12 @@
-"""An Iceberg table with each batch once: how a batch is committed and recognised, how files are compacted and
-orphans removed.
+"""An Iceberg table that holds each batch once. Commits batches, compacts files and removes orphans.
 
     LOCATION/data/date=2026-05-01/libramq-….parquet     written by Spark's tasks, with Iceberg's field ids
     table property libramq-batch.QUERY = N              committed with the snapshot that adds batch N
     snapshot summary libramq-query, libramq-batch       the same, for people
 
-The property outlives the snapshot: expiring snapshots, and other programs' commits, leave it in place. Tasks
-return a row for each file, and the driver commits these by the library `pyiceberg`, in any of its catalogs.
+The property outlives the snapshot: expiring snapshots and other programs' commits leave it in place. Tasks
+return a row for each file, and the driver commits the files through the library `pyiceberg`, in any of its
+catalogs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,20 +37,21 @@ if TYPE_CHECKING:
 
     from libramq.spark.pipeline.batches import Batch
 
-#: Ours: how often a commit is tried that loses races to other writers.
+#: Ours: attempts to commit when other writers keep winning the race.
 COMMITS_MAX: Final = 10
-#: Ours: without a byte from a REST catalog, which may be writing a long list of snapshots.
+#: Ours: read timeout of a REST catalog, which may be writing a long list of snapshots.
 CATALOG_SECONDS: Final = 60
-#: Ours: `compact` merges files below the first size, up to the second in total.
+#: Ours: `compact` merges files smaller than this.
 SMALL_BYTES: Final = 32 << 20
+#: Ours: `compact` merges files up to this total size.
 MERGED_BYTES: Final = 128 << 20
-#: Ours: unreferenced files may belong to a run that is about to commit them; as in DeltaTable.
+#: Ours: younger unreferenced files may belong to a run that is about to commit them; as in DeltaTable.
 ORPHANS_AGE: Final = timedelta(days=7)
 _BATCH: Final = "libramq-batch"
 _QUERY: Final = "libramq-query"
 _OWNER: Final = "libramq-owner"
 _NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
-#: How pyiceberg's properties of stores begin; others are a catalog's, with its credential among them.
+#: Prefixes of pyiceberg's file store properties; the others belong to a catalog and include its credential.
 _STORES: Final = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl", "warehouse")
 _SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
 ARROW_TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
@@ -60,8 +61,8 @@ ARROW_TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
         "timestamp": pa.timestamp("us", "UTC"),
     }
 )  # fmt: skip
-#: For tables made here: a batch every ten seconds makes 8,640 snapshots a day, and each commit writes a list
-#: of them. A program that changes these properties later is obeyed.
+#: For tables created here: a batch every ten seconds makes 8,640 snapshots a day, and each commit writes the
+#: list of them. Later changes by other programs take precedence.
 PROPERTIES: Final = {
     _SNAPSHOT_AGE: str(24 * 3_600_000),
     "commit.manifest-merge.enabled": "true",
@@ -70,10 +71,10 @@ PROPERTIES: Final = {
 
 
 class IcebergTable:
-    """One table. name: with its namespace, like "shop.orders". partitioned_by: a column, or columns.
+    """One table. name: with its namespace, like "shop.orders". partitioned_by: one or more columns.
 
-    catalog: pyiceberg's properties, such as `uri` and `warehouse`, and `name`, the catalog's (by default
-    "default"). A warehouse without a scheme is a directory.
+    catalog: pyiceberg's properties, such as `uri` and `warehouse`, and the catalog's `name` ("default" if
+    absent). A warehouse without a scheme is a directory.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class IcebergTable:
             raise ConfigError(f"table={name!r}: give a namespace and a name, like shop.orders")
         self.name, self._namespace = name, namespace
         for place in (name, catalog.get("warehouse", "")):
-            if marks := set(place) & set("#?"):  # pyiceberg would cut the names of all files off there.
+            if marks := set(place) & set("#?"):  # pyiceberg would truncate all file names there.
                 raise ConfigError(
                     f"{place!r}: {min(marks)} has a meaning in URLs; give the table and the warehouse "
                     "names without it"
@@ -99,16 +100,16 @@ class IcebergTable:
         self._partitioned_by = tuple(column_names(partitioned_by))
 
     def has_rows(self, owner: str = "") -> bool:
-        """Return whether the table exists, one apart that an owner has made and not written to."""
+        """Return whether the table exists, ignoring one that `owner` created but has not written to."""
         table = self._open()
         if table is None:
             return False
         return not owner or table.properties.get(_OWNER) != owner or table.current_snapshot() is not None
 
     def check(self, columns: Mapping[str, str]) -> None:
-        """Raise ConfigError if rows with these columns (Spark's types) do not fit, or have no place.
+        """Raise ConfigError if columns (with Spark types) do not fit, or the warehouse is unusable.
 
-        Nested types are checked when the rows are there: only a Spark session can read them.
+        Nested types are checked when rows are written: only a Spark session can parse them.
         """
         table = self._open()
         if table is None:
@@ -118,7 +119,7 @@ class IcebergTable:
         self._check(table, pa.schema(known))
 
     def create(self, schema: pa.Schema, owner: str) -> None:
-        """Make a new table for one writer; ConfigError if another has made it meanwhile."""
+        """Create the table for one writer; ConfigError if another has created it meanwhile."""
         table = self._made(schema, {_OWNER: owner})
         if table.properties.get(_OWNER) != owner:
             raise ConfigError(
@@ -131,10 +132,10 @@ class IcebergTable:
         return table is not None and _has(table, batch)
 
     def write_once(self, rows: "DataFrame", batch: "Batch") -> int:
-        """Add a batch and return its number of rows; 0 if it is there already.
+        """Add a batch and return its number of rows; 0 if the table already has it.
 
-        Spark's tasks write the files, and the driver commits them, to the version that was looked at: the
-        catalog refuses that if anything has been committed since.
+        Spark's tasks write the files. The driver commits them on top of the version it read; the catalog
+        refuses the commit if anything has been committed since.
         """
         from pyiceberg.exceptions import CommitFailedException
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -145,13 +146,14 @@ class IcebergTable:
         files = files_of_tasks(rows, FileWriter.of(table, self._partitioned_by).write)
         for attempt in range(1, COMMITS_MAX + 1):
             if _has(table, batch):
-                # The commit that came first may be this one: a proxy had sent it again.
+                # The earlier commit may be our own, if a proxy sent it twice.
                 ours = {file.file_path for file in files}
                 if not ours.isdisjoint(_referenced(table)):
                     break
                 _delete(table, files)
                 return 0
-            table.metadata.properties.update(_NO_RETRIES)  # Of this copy. A commit that lost must look again.
+            # Only in this copy: after a lost race, `_has` must be checked again.
+            table.metadata.properties.update(_NO_RETRIES)
             properties = {_QUERY: batch.query, _BATCH: str(batch.number)}
             try:
                 with table.transaction() as transaction:
@@ -169,9 +171,9 @@ class IcebergTable:
         return sum(file.record_count for file in files)
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
-        """Return the rows of some days of a table that is partitioned by date; None if there are none.
+        """Return the rows of some days of a table partitioned by date; None if there are none.
 
-        Spark reads the files, so it must have access to where they lie.
+        Spark reads the files, so it needs access to the warehouse.
         """
         table = self._open()
         if table is None:
@@ -181,10 +183,10 @@ class IcebergTable:
         return rows_in(spark, files)
 
     def compact(self) -> int:
-        """Merge small files; return how many were replaced. What loses a race is left for the next time.
+        """Merge small files; return how many were replaced. A merge that loses a race is tried next time.
 
-        Snapshots older than the table's property history.expire.max-snapshot-age-ms are expired, and data
-        files written here that no snapshot has had for a week are deleted.
+        Expires snapshots older than the table's property history.expire.max-snapshot-age-ms, and deletes data
+        files written here that no snapshot has referred to for a week.
         """
         from pyiceberg.exceptions import CommitFailedException, ValidationException
 
@@ -204,7 +206,7 @@ class IcebergTable:
         return count
 
     def _check_warehouse(self) -> None:
-        """Raise ConfigError if there is no place for the table; catalogs other than SQL's may know one."""
+        """Raise ConfigError for an unusable warehouse; only SQL catalogs need one to be configured."""
         warehouse, uri = self._properties.get("warehouse", ""), self._properties.get("uri", "")
         if not warehouse and uri.startswith(("sqlite", "postgresql")):
             raise ConfigError(
@@ -216,7 +218,7 @@ class IcebergTable:
             self._check_store(warehouse)
 
     def _check_store(self, warehouse: str) -> None:
-        """Raise ConfigError if an object store does not say whether the new table's first file is there."""
+        """Raise ConfigError if the object store cannot be queried for the new table's first file."""
         from pyiceberg.io import load_file_io
 
         place = f"{warehouse.rstrip('/')}/{self.name.replace('.', '/')}/metadata/v0.metadata.json"
@@ -230,7 +232,7 @@ class IcebergTable:
             ) from None
 
     def _prepared(self, schema: pa.Schema) -> "Table":
-        """Return the table, created if there is none, with all columns of the schema."""
+        """Return the table with all columns of the schema, creating or extending it as needed."""
         table = self._made(schema)
         new = self._check(table, _optional(schema))
         if new:
@@ -240,7 +242,7 @@ class IcebergTable:
         return table
 
     def _made(self, schema: pa.Schema, properties: Mapping[str, str] = MappingProxyType({})) -> "Table":
-        """Return the table as it is; if there is none, it is created with these columns and properties."""
+        """Return the existing table, or create it with these columns and properties."""
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         catalog, table = self._catalog, self._open()
@@ -255,13 +257,13 @@ class IcebergTable:
                 ):
                     for column in self._partitioned_by:
                         spec.add_identity(column)
-            except TableAlreadyExistsError:  # By another run, just now.
+            except TableAlreadyExistsError:  # Another run has just created it.
                 pass
             table = catalog.load_table(self.name)
         return table
 
     def _check(self, table: "Table", schema: pa.Schema) -> list[pa.Field]:
-        """Return the columns that the table lacks, or lacks fields of; ConfigError if others differ."""
+        """Return new columns and columns with new fields; ConfigError if other columns differ."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         names = [table.schema().find_column_name(field.source_id) for field in table.spec().fields]
@@ -284,7 +286,7 @@ class IcebergTable:
                 catalog = load_catalog(self._catalog_name, **self._properties)
         except (ValueError, NotInstalledError, ImportError) as error:
             raise self._not_opened(error) from None
-        except Exception as error:  # SQLAlchemy's, which may not be installed.
+        except Exception as error:  # An error of SQLAlchemy, which may not be installed.
             if not type(error).__module__.startswith("sqlalchemy"):
                 raise
             raise self._not_opened(error) from None
@@ -293,7 +295,7 @@ class IcebergTable:
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
-        """Raise ConfigError for what a catalog or its store refuses, and for one that does not answer."""
+        """Raise ConfigError if the catalog or its store refuses a request or does not answer."""
         from pyiceberg.exceptions import RESTError
         from requests.exceptions import RequestException
 
@@ -330,7 +332,7 @@ class IcebergTable:
 
 @dataclass(frozen=True)
 class FileWriter:
-    """Writes rows as data files of a table: a value, so that it can be sent to workers."""
+    """Writes rows as data files of a table; a plain value that can be sent to workers."""
 
     metadata: Any
     io: Any
@@ -343,13 +345,13 @@ class FileWriter:
         from pyiceberg.io import load_file_io
 
         nothing: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
-        # Workers need no history, and no way to the catalog.
+        # Workers need neither the history nor access to the catalog.
         slim = table.metadata.model_copy(update=nothing)
         store = {name: value for name, value in table.io.properties.items() if name.startswith(_STORES)}
         return cls(slim, load_file_io(store, table.location()), table.location_provider(), partitioned_by)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator["DataFile"]:
-        """Write files with a bounded number of rows in memory; yield what a commit says of each."""
+        """Write files with a bounded number of rows in memory; yield each file's entry for the commit."""
         tables = (self._as_table(batch) for batch in batches if batch.num_rows)
         for values, rows in by_partition(tables, self.partitioned_by):
             parts = (f"{quote(name, safe='')}={_in_path(value)}/" for name, value in values.items())
@@ -379,7 +381,7 @@ class FileWriter:
             )
         try:
             return parquet_file_to_data_file(self.io, self.metadata, location)
-        except OverflowError:  # Python's times end with the year 9999, and bounds are read as such.
+        except OverflowError:  # Bounds are read as Python datetimes, which end with the year 9999.
             self.io.delete(location)
             if not bounds:
                 raise
@@ -387,12 +389,12 @@ class FileWriter:
 
 
 def _optional(schema: pa.Schema) -> pa.Schema:
-    """Return a schema whose columns may all be null."""
+    """Return the schema with every column nullable."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def _limit_waiting(catalog: "Catalog") -> None:
-    """Have a REST catalog's requests fail that are not answered: pyiceberg waits for ever."""
+    """Set a timeout for a REST catalog's requests; pyiceberg would wait forever."""
     from requests import Session
     from requests.adapters import HTTPAdapter
 
@@ -407,7 +409,7 @@ def _limit_waiting(catalog: "Catalog") -> None:
 
 
 def _prefix(metadata: Any) -> str:
-    """Return how names of our files begin; tables may share a directory."""
+    """Return the prefix of our file names; several tables may share a directory."""
     return f"libramq-{metadata.table_uuid}-"
 
 
@@ -416,7 +418,7 @@ def _in_path(value: object) -> str:
 
 
 def _has(table: "Table", batch: "Batch") -> bool:
-    """Look in the property, and in the snapshots too: another program may have replaced the properties."""
+    """Check the property and the snapshots, because another program may have replaced the properties."""
     numbers = [table.properties.get(f"{_BATCH}.{batch.query}", "-1")]
     for snapshot in table.snapshots():
         found = snapshot.summary.additional_properties if snapshot.summary else {}
@@ -431,7 +433,7 @@ def _delete(table: "Table", files: Iterable["DataFile"]) -> None:
 
 
 def _small_files(table: "Table") -> Iterator[list["FileScanTask"]]:
-    """Yield two or more small files of one partition at a time; none from which rows were deleted."""
+    """Yield groups of two or more small files of one partition, skipping files with deleted rows."""
     from pyiceberg.utils.bin_packing import PackingIterator
 
     small = [
@@ -451,14 +453,14 @@ def _small_files(table: "Table") -> Iterator[list["FileScanTask"]]:
 
 
 def _merge(table: "Table", tasks: list["FileScanTask"], partitioned_by: tuple[str, ...]) -> None:
-    """Replace files by one that has their rows, unless anything is committed meanwhile."""
+    """Replace files with one that has all their rows, unless anything is committed meanwhile."""
     from pyiceberg.exceptions import CommitFailedException, ValidationException
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan
 
     scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
     files = list(FileWriter.of(table, partitioned_by).write(scan.to_record_batches(tasks)))
-    table.metadata.properties.update(_NO_RETRIES)  # Rows deleted meanwhile would come back.
+    table.metadata.properties.update(_NO_RETRIES)  # A retry could restore rows deleted meanwhile.
     try:
         with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
             for task in tasks:
@@ -484,7 +486,7 @@ def _expire_snapshots(table: "Table") -> None:
 
 
 def _delete_orphans(table: "Table") -> None:
-    """Delete our files that no snapshot has: those of killed runs, and of expired snapshots."""
+    """Delete our files that no snapshot refers to, left by killed runs and expired snapshots."""
     from pyarrow.fs import FileSelector
     from pyiceberg.io.pyarrow import PyArrowFileIO
 

@@ -1,7 +1,7 @@
-"""`ingest`: topics into a Parquet, Delta or Iceberg table, each message once: its options, partitions,
-rejected rows, duplicates, and when tables are compacted.
+"""`ingest`: copies topics into a Parquet, Delta or Iceberg table, each message once. Handles options,
+partitions, rejected rows, duplicates and compaction.
 
-How a batch is written once is in `libramq.spark.pipeline.batches`.
+`libramq.spark.pipeline.batches` explains how each batch is written only once.
 """
 
 import fcntl
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from libramq.spark.pipeline.iceberg_table import IcebergTable
     from libramq.spark.pipeline.parquet_table import ParquetTable
 
-#: Ours: 20 MB of small messages, 0.5 s of reading.
+#: Ours: about 20 MB of small messages, 0.5 s of reading.
 BATCH_MESSAGES: Final = 200_000
-#: Ours: in batches. Each has as many files as tasks, for each day.
+#: Ours: the number of batches between compactions. A batch adds one file per task and day.
 COMPACT_EVERY: Final = 50
-#: The name of the table of bodies that do not fit: TABLE_rejected.
+#: Suffix of the table of bodies that do not fit: TABLE_rejected.
 REJECTED: Final = "_rejected"
 PARTITION_TYPES: Final = ("string", "int", "bigint", "boolean", "date")
 
@@ -54,17 +54,17 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     topics: names. table: a directory or s3://BUCKET/PATH, or NAMESPACE.NAME in Iceberg. storage: endpoint and
     region of S3; credentials are in the environment. namesrv: as `-n`. access: credentials and TLS, as in
-    $LIBRA_ACCESS. format: of the table. catalog: Iceberg's, by pyiceberg's properties.
+    $LIBRA_ACCESS. format: of the table. catalog: pyiceberg's properties of the Iceberg catalog.
     checkpoint: a directory for this table alone, by default TABLE.checkpoint.
-    starting: where a new table begins. batch_messages: how many messages a batch reads at most.
-    body: string if bodies are UTF-8 text; one that is not is in the column corrupt, unchanged. json, avro or
-    protobuf: the body's fields are columns, by `columns` (of JSON: names and types) or `schema` (a file; and
-    `message`, the type of Protocol Buffers bodies). Bodies that do not fit are in the table TABLE_rejected.
-    event_time: a column of the body whose day is `date`. partitioned_by: columns.
-    properties: whether the table has them, as a map.
-    dedup: drop messages of a topic whose unique_id or key came within `dedup_within` of each other.
-    every: run continuously and look this often ("10s"); otherwise a run reads the existing messages and ends.
-    compact: merge a Delta or Iceberg table's small files at times, and when a run ends.
+    starting: where a new table begins. batch_messages: the most messages that a batch reads.
+    body: string if bodies are UTF-8 text; any other body goes unchanged to the column corrupt. json, avro or
+    protobuf: the body's fields become columns, given by `columns` (JSON: names and types) or `schema` (a
+    file, with `message` as the type of Protocol Buffers bodies). Bodies that do not fit go to TABLE_rejected.
+    event_time: the body column whose day becomes `date`. partitioned_by: columns.
+    properties: whether the table has the message properties, as a map.
+    dedup: drop messages of a topic that repeat a unique_id or key within `dedup_within`.
+    every: run continuously and poll this often ("10s"); otherwise a run reads the existing messages and ends.
+    compact: merge a Delta or Iceberg table's small files from time to time and at the end of a run.
     source: further options of format("rocketmq").
     """
 
@@ -93,7 +93,7 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ingest:
-    """One table and its topics. Raises ConfigError for an inconsistent configuration."""
+    """Ingests topics into one table. Raises ConfigError for an inconsistent configuration."""
 
     name = "ingest"
 
@@ -129,13 +129,13 @@ class Ingest:
         self._check_days()
         partitions = ",".join(config.partitioned_by)
         self._binding = {"table": self._place, "format": config.format, "partitioned_by": partitions}
-        if config.format == "iceberg":  # Columns may be added, and the table itself says which it has.
+        if config.format == "iceberg":  # Not the columns: more may be added, and the table records its own.
             self._binding["catalog"] = config.catalog.get("uri", "").rpartition("@")[2]  # Without a password.
         else:
             self._binding |= {"body": config.body, "properties": str(config.properties).lower()}
 
     def _check_places(self) -> None:
-        """Raise ConfigError for a table or a checkpoint where neither can be."""
+        """Raise ConfigError for an impossible place of the table or the checkpoint."""
         config, is_s3 = self._config, self._config.table.startswith(SCHEME)
         if "://" in config.table and (config.format == "iceberg" or not is_s3):
             raise ConfigError(
@@ -155,7 +155,7 @@ class Ingest:
             )
 
     def _check_days(self) -> None:
-        """Raise ConfigError for partitions or an event time that the table cannot have."""
+        """Raise ConfigError for invalid partition columns or event time."""
         config, columns = self._config, self._columns()
         for name in config.partitioned_by or [""]:
             if (kind := columns.get(name)) not in PARTITION_TYPES:
@@ -173,7 +173,7 @@ class Ingest:
             raise ConfigError("dedup looks into the days of storing: leave out event_time and partitioned_by")
 
     def plan(self) -> Plan:
-        """Plan what a run would read and write; nothing is changed."""
+        """Plan what a run would read and write, without changing anything."""
         self._check_table()
         remarks = []
         if self._config.dedup != "none":
@@ -183,7 +183,7 @@ class Ingest:
             )
         positions = self._checkpoint.positions()
         reads = waiting(self._options, positions)
-        # The first run from the latest message on notes where that is.
+        # A first run with starting = "latest" must record the current end.
         is_needed = (
             self._every_ms is not None or self._config.compact or any(read.row_count for read in reads)
         )
@@ -216,14 +216,14 @@ class Ingest:
         )
 
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> RunResult:
-        """Read the existing messages, or continuously with `every`; raises PipelineFailed."""
-        self.plan()  # Of what is wrong nothing is made.
+        """Ingest the existing messages, or run continuously with `every`; raises PipelineFailed."""
+        self.plan()  # Raises before anything is created.
         with self._checkpoint.locked(), self._directory_locked():
             return self._run(spark, on_progress, self.plan())
 
     @contextmanager
     def _directory_locked(self) -> Iterator[None]:
-        """Keep runs with other checkpoints away from a table on a disk, even a new one."""
+        """Lock a table's directory, even a new one, against runs with other checkpoints."""
         if self._config.format == "iceberg" or self._place.startswith(SCHEME):
             yield
             return
@@ -242,7 +242,7 @@ class Ingest:
             os.close(directory)
 
     def _claim(self) -> None:
-        """Claim a new table for this checkpoint; ConfigError if another one's first run has begun."""
+        """Claim a new table for this checkpoint; ConfigError if a run with another one has begun."""
         owner = self._checkpoint.owner
         if self._config.format == "iceberg":
             self._iceberg_table("").create(arrow_schema(self._columns()), owner)
@@ -279,7 +279,7 @@ class Ingest:
         if self._config.compact:
             try:
                 self._compact()
-            except Exception as error:  # Of the table's library, its catalog's and its store's.
+            except Exception as error:  # From the table's library, its catalog or its store.
                 reason = str(error).strip().partition("\n")[0]
                 raise PipelineFailed(
                     f"{sentence}; small files were not merged: {type(error).__name__}: {reason}; run it "
@@ -289,12 +289,12 @@ class Ingest:
         return RunResult(sentence=sentence)
 
     def _write(self, messages: "DataFrame", batch: Batch) -> None:
-        """Write one batch to the table, unless it is there."""
+        """Write one batch to the table, unless the table has it."""
         table = self._table()
         if self._config.dedup == "none" and self._bodies is None:
             self._rows_written += table.write_once(self._as_table(messages), batch)
         elif not table.has_batch(batch):
-            messages.persist()  # It is used twice, and would be read twice.
+            messages.persist()  # Used twice: read from the brokers only once.
             try:
                 rows = messages
                 if self._config.dedup != "none":
@@ -308,9 +308,9 @@ class Ingest:
             self._compact()
 
     def _decode(self, rows: "DataFrame", bodies: BodyColumns, batch: Batch) -> "DataFrame":
-        """Return the rows with their bodies' columns; write those that do not fit to a table of their own.
+        """Return the rows with their body columns; write rows that do not fit to the table of rejected rows.
 
-        That comes first: a batch that is in the table is done.
+        The rejected rows come first, because a batch in the main table counts as done.
         """
         from pyspark.sql import functions as f
 
@@ -330,7 +330,7 @@ class Ingest:
             self._files_merged += self._table(REJECTED).compact()
 
     def _as_table(self, rows: "DataFrame") -> "DataFrame":
-        """Return the table's columns."""
+        """Return the rows with the table's columns."""
         from pyspark.sql import functions as f
 
         day = f.to_date("timestamp")
@@ -362,7 +362,7 @@ class Ingest:
         }
 
     def _check_table(self) -> None:
-        """Raise ConfigError if the table is not this checkpoint's, or cannot take these columns."""
+        """Raise ConfigError if the table belongs to another checkpoint or cannot take these columns."""
         if self._config.format == "iceberg":
             has_rows = self._iceberg_table("").has_rows(self._checkpoint.owner)
         else:
@@ -371,13 +371,13 @@ class Ingest:
         self._checkpoint.check(self._binding, table_has_rows=has_rows)
         if self._config.format == "iceberg":
             self._iceberg_table("").check(self._columns())
-        else:  # An Iceberg table itself says what it can take, and may be changed by other programs.
+        else:  # Only an Iceberg table knows its own columns, which other programs may have changed.
             check_kinds(self._place, self._checkpoint.columns(), self._columns())
 
     def _gained_columns(self) -> dict[str, str]:
-        """Return the columns that the table lacks, or of which it lacks fields; ConfigError if others differ.
+        """Return new columns and columns with new fields; ConfigError if other columns differ.
 
-        Nested types need a Spark session to be read, so a plan compares less of them.
+        Parsing nested types needs a Spark session, so a plan compares them less closely.
         """
         columns = self._columns()
         if self._config.format == "iceberg":
@@ -386,7 +386,7 @@ class Ingest:
         return {field.name: columns[field.name] for field in gained}
 
     def _table(self, suffix: str = "") -> "ParquetTable | DeltaTable | IcebergTable":
-        """Return the table, or with REJECTED that of bodies which do not fit."""
+        """Return the table, or with REJECTED the table of bodies that do not fit."""
         if self._config.format == "iceberg":
             return self._iceberg_table(suffix)
         place = self._place + suffix
@@ -427,12 +427,12 @@ class Table(Protocol):
 
 
 def without_duplicates(batch: "DataFrame", table: Table, identity: Identity, within_ms: int) -> "DataFrame":
-    """Return a batch's rows whose id came neither earlier in it nor in the table, within a time.
+    """Return a batch's rows without ids seen within a time, earlier in the batch or in the table.
 
-    Of several in one batch, the one stored first stays. A message without a key is never a duplicate by key.
-    Not with Spark's state, which drops what is older than its watermark: a queue that is read later than the
-    others is older than theirs. This loses nothing in any order, and a batch that is written again after a
-    crash gives the same result.
+    Of several duplicates in one batch, the one stored first stays. A message without a key is never a
+    duplicate by key. Spark's own deduplication is not used: it drops rows older than its watermark, and a
+    queue that lags behind the others has such rows. This one loses no rows in any order, and gives the same
+    result when a batch is written again after a crash.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.window import Window
@@ -460,12 +460,12 @@ def _id(identity: Identity) -> "Column":
 
     if identity == "unique_id":
         return f.col("msgId")
-    place = f.concat_ws(":", f.lit("\0"), "broker", "queueId", "offset")  # No key begins with it.
+    place = f.concat_ws(":", f.lit("\0"), "broker", "queueId", "offset")  # No key begins with this character.
     return f.coalesce(f.nullif("key", f.lit("")), place)
 
 
 def _rows_around(batch: "DataFrame", table: Table, within_ms: int) -> "DataFrame | None":
-    """Return the table's rows of the days in which duplicates of the batch may lie."""
+    """Return the table's rows from the days that may hold duplicates of the batch."""
     from pyspark.sql import functions as f
 
     bounds = batch.select(f.to_date(f.min("timestamp")), f.to_date(f.max("timestamp"))).first()

@@ -1,11 +1,11 @@
-"""`lag_report`: the lag of groups over time, and how long they need to catch up. Works with any broker.
+"""`lag_report`: the lag of groups over time, and their time to catch up. Works with any broker.
 
         repeated consume stats ─► samples ─► lag, groups ─► report.html
 
     DIRECTORY/samples/at=1777629600000.parquet      written elsewhere, then renamed: complete or absent
 
-Samples of earlier runs are kept, each past day's in one file; the other tables are computed from all of them:
-lag with the rates between two samples of a queue, and groups with its sums.
+Samples of earlier runs are kept, one file for each past day. Each run computes the other tables from all
+samples: `lag` with the rates between two samples of a queue, and `groups` with the sums.
 """
 
 import os
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-SAMPLES_DEFAULT: Final = 12  # Ours: a minute.
+SAMPLES_DEFAULT: Final = 12  # Ours: one minute.
 
 
 class LagReportConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class LagReportConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LagReport:
-    """One directory with the lag of a cluster's groups."""
+    """Samples the lag of a cluster's groups into one directory."""
 
     name = "lag_report"
 
@@ -84,7 +84,7 @@ class LagReport:
         self._wait = wait
 
     def plan(self) -> Plan:
-        """Plan what a run would query and write; nothing is changed."""
+        """Plan what a run would query and write, without changing anything."""
         with self._admin() as admin:
             groups = groups_to_sample(admin, self._config.groups)
         tables = [
@@ -133,7 +133,7 @@ class LagReport:
                 at_ms = int(self._clock.wall_ms())
                 try:
                     rows = sample(admin, groups, self._config.topics, at_ms)
-                except RemoteError as error:  # Brokers return; the report shows the gap.
+                except RemoteError as error:  # Brokers may come back; the report shows the gap.
                     on_progress(Progress(done=number, total=count, text=f"no sample: {error}"))
                     continue
                 write_sample(self._samples, rows, at_ms, schema)
@@ -160,14 +160,14 @@ Sample = dict[str, Any]
 
 
 class GroupOffsets(Protocol):
-    """The admin client that is queried: libramq.sync.Admin."""
+    """The part of an admin client (libramq.sync.Admin) that is used."""
 
     def groups(self) -> list[str]: ...
     def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]: ...
 
 
 def groups_to_sample(admin: GroupOffsets, wanted: Sequence[str]) -> list[str]:
-    """Return the existing groups, by name; ConfigError for a wanted one that does not exist."""
+    """Return the wanted groups, or all; ConfigError for a wanted group that does not exist."""
     there = admin.groups()
     for group in wanted:
         if group not in there:
@@ -176,9 +176,9 @@ def groups_to_sample(admin: GroupOffsets, wanted: Sequence[str]) -> list[str]:
 
 
 def sample(admin: GroupOffsets, groups: Iterable[str], topics: Sequence[str], at_ms: int) -> list[Sample]:
-    """Return the groups' current offsets, in all topics except retries, or in some.
+    """Return the groups' current offsets in these topics, or in all except retry topics.
 
-    Queues are left out of which nobody knows from where on a group reads.
+    Leaves out queues for which the group's start is unknown.
     """
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     rows = []
@@ -186,7 +186,7 @@ def sample(admin: GroupOffsets, groups: Iterable[str], topics: Sequence[str], at
         try:
             stats = admin.consume_stats(group)
         except (BrokerError, RouteNotFound):
-            continue  # It never committed, or is being deleted.
+            continue  # The group never committed, or is being deleted.
         for queue, ends in sorted(stats.items()):
             is_chosen = queue.topic in topics if topics else not queue.topic.startswith(RETRY_PREFIX)
             if is_chosen and not ends.is_unknown:
@@ -219,19 +219,18 @@ LOCK: Final = ".compaction"  # Spark ignores names that begin with a dot.
 
 
 def compact_days(directory: Path, wall_ms: WallMs) -> list[Path]:
-    """Merge the samples of each day before today (UTC) into its file; return the files that were written.
+    """Merge the samples of each day before today (UTC) into one file; return the files that were written.
 
-    Does nothing while another process is doing this.
+    Does nothing while another process is merging.
 
     DIRECTORY/samples/at=1777629600000.parquet … ─► DIRECTORY/samples/day=2026-05-01.parquet
 
-    A day's file appears by a rename with all the samples it replaces, and only then their files are removed.
-    A run killed between the two leaves both: readers count a duplicate sample once (`lag_tables`), and the
-    next run continues.
+    A day's file appears complete, by a rename; only then are the sample files removed. A run killed between
+    the two leaves both: readers count a duplicate sample once (`lag_tables`), and the next run continues.
     """
     if not directory.is_dir():
         return []
-    # Two concurrent ones could lose samples.
+    # Two concurrent merges could lose samples.
     lock = LocalFileSystem().lock(directory / LOCK)
     if lock is None:
         return []
@@ -299,9 +298,9 @@ LAG: Final[Columns] = MappingProxyType(
     {
         **SAMPLES,
         "lag": "bigint",
-        "produced_per_s": "double",  # Since the sample before; null where offsets went back.
+        "produced_per_s": "double",  # Since the previous sample; null if offsets went back.
         "consumed_per_s": "double",
-        "caught_up_in_s": "double",  # At these rates; null where the lag does not shrink.
+        "caught_up_in_s": "double",  # At these rates; null if the lag does not shrink.
     }
 )
 GROUPS: Final[Columns] = MappingProxyType(
@@ -313,14 +312,14 @@ GROUPS: Final[Columns] = MappingProxyType(
         "lag": "bigint",
         "produced_per_s": "double",
         "consumed_per_s": "double",
-        "caught_up_in_s": "double",  # When the last queue is; null where one of them does not come nearer.
+        "caught_up_in_s": "double",  # The last queue's; null if the lag of any queue does not shrink.
     }
 )
 TABLES: Final[Mapping[str, Columns]] = MappingProxyType({"lag": LAG, "groups": GROUPS})
 
 
 def lag_tables(samples: "DataFrame") -> "dict[str, pa.Table]":
-    """Compute both tables; a duplicate sample counts once."""
+    """Compute the tables `lag` and `groups`; a duplicate sample counts once."""
     queue = ["group", "topic", "broker", "queueId"]
     in_time = Window.partitionBy(*queue).orderBy("at")
     seconds = (f.unix_millis("at") - f.unix_millis(f.lag("at").over(in_time))) / 1000
@@ -357,14 +356,16 @@ def lag_tables(samples: "DataFrame") -> "dict[str, pa.Table]":
     return computed(lag, {"lag": lag.orderBy("at", *queue), "groups": groups.orderBy("at", "group", "topic")})
 
 
-#: Ours, each: as much as a person can look at.
+#: Ours: one colour for each line of the plot.
 LINES_MAX: Final = svg.COLOURS
+#: Ours: points of a line in the plot.
 POINTS_MAX: Final = 600
+#: Ours: rows in the table of queues.
 QUEUES_MAX: Final = 20
 
 
 def lag_page(tables: Mapping[str, Sequence[Row]]) -> str:
-    """Return the page of these tables; neither is empty."""
+    """Return the HTML page of these tables; neither may be empty."""
     groups = tables["groups"]
     first, last = groups[0]["at"], groups[-1]["at"]
     now = [row for row in groups if row["at"] == last]
@@ -450,7 +451,7 @@ def _queues(behind: Sequence[Row]) -> Markup:
 
 
 def _produced(groups: Sequence[Row]) -> dict[str, float]:
-    """Return the messages produced to each topic, however many groups read it."""
+    """Return the messages produced to each topic, counted once however many groups read it."""
     rates: dict[str, float] = {}
     for row in groups:
         rates[row["topic"]] = max(rates.get(row["topic"], 0), row["produced_per_s"] or 0)
@@ -458,7 +459,7 @@ def _produced(groups: Sequence[Row]) -> dict[str, float]:
 
 
 def _names(groups: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return groups and topics, the largest lag first."""
+    """Return pairs of group and topic, the largest lag first."""
     most: dict[tuple[str, str], int] = {}
     for row in groups:
         name = (row["group"], row["topic"])

@@ -1,11 +1,10 @@
-"""An object store (S3) in the place of a disk: which paths mean one, where credentials come from, and its
-errors.
+"""An object store (S3) instead of a disk: its paths, credentials and errors.
 
     s3://BUCKET/PATH/TABLE/date=2026-05-01/part-….parquet         written by Python tasks, with pyarrow
 
 Credentials come from the environment of driver and workers (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), a
-profile or the machine's role, and are in no file, plan or message of ours. Spark's own writers are not used:
-they need Hadoop's jars for S3.
+profile or the machine's role. LibraMQ writes them to no file, plan or message. Spark's own writers are not
+used, because they need Hadoop's jars for S3.
 """
 
 import os
@@ -34,33 +33,34 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SCHEME: Final = "s3://"
-#: In a path some libraries take these for what they mean in URLs, and others as they are.
+#: Characters in a path that some libraries interpret as in URLs, and others take literally.
 MARKS: Final = "%#?"
 OPTIONS: Final = ("endpoint", "region")
-#: In a table's directory: which checkpoints' first runs have begun. Readers pass over an underscore.
+#: Subdirectory of a table with a mark for each checkpoint whose first run has begun. Readers skip names that
+#: begin with an underscore.
 MARKS_OF_RUNS: Final = "_libramq"
-#: AWS's names for the endpoint, the more particular one first.
+#: AWS's variables for the endpoint, the more specific one first.
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-REGION: Final = "us-east-1"  # Of AWS's clients where none is named.
+REGION: Final = "us-east-1"  # The default of AWS's clients.
 REMEDY: Final = (
     "give endpoint and region in [storage], and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
     "environment"
 )
-#: Without a byte passing. As in delta-rs; Arrow's 3 s are too short for a store that is busy.
+#: Idle timeout of a request, as in delta-rs; Arrow's 3 s are too short for a busy store.
 REQUEST_SECONDS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """Where S3 is: a value, so that it can be sent to workers. None: AWS's, or the environment's."""
+    """Where S3 is; a plain value that can be sent to workers. None: AWS's default, or the environment's."""
 
     endpoint: str | None = None
     region: str | None = None
 
     @classmethod
     def of(cls, storage: Mapping[str, str]) -> "ObjectStore":
-        """Return the store of a configuration; ConfigError for an option that there is not."""
+        """Return the store of a configuration; ConfigError for an unknown option."""
         for name in storage:
             if name not in OPTIONS:
                 near = nearest_name(name, OPTIONS)
@@ -74,14 +74,14 @@ class ObjectStore:
             raise ConfigError(f"[storage] endpoint={endpoint!r}: give a URL, like https://s3.example.org")
         endpoint = endpoint or _environment(ENDPOINT_VARIABLES)
         region = storage.get("region") or _environment(REGION_VARIABLES)
-        # Whoever runs a store has no regions, mostly, and libraries would ask Amazon for it.
+        # Self-hosted stores usually have no regions, and libraries would ask Amazon for one.
         return cls(endpoint, region or (None if endpoint is None else REGION))
 
     def file_system(self) -> "S3FileSystem":
-        """Return it as pyarrow's file system."""
+        """Return a pyarrow file system for this store."""
         from pyarrow.fs import S3FileSystem
 
-        # A small object is one request, and is there as a whole.
+        # Delayed open: a small object is one request and appears whole.
         return S3FileSystem(
             endpoint_override=self.endpoint,
             region=self.region,
@@ -107,7 +107,7 @@ class ObjectStore:
 
     @contextmanager
     def errors_named(self) -> Iterator[None]:
-        """Raise ConfigError for what the store refuses before anything is read."""
+        """Raise ConfigError if the store refuses a request before anything is read."""
         try:
             yield
         except OSError as error:
@@ -117,7 +117,7 @@ class ObjectStore:
 
 @dataclass(frozen=True, slots=True)
 class StoredDirectory:
-    """A directory in a store. path: BUCKET/PATH, as pyarrow has it."""
+    """A directory in a store. path: BUCKET/PATH, as in pyarrow."""
 
     store: ObjectStore
     path: str
@@ -137,33 +137,33 @@ class StoredDirectory:
 
     @property
     def url(self) -> str:
-        """Return its address."""
+        """Return the directory's URL."""
         return SCHEME + self.path
 
     def beside(self, name: str) -> "StoredDirectory":
-        """Return another directory of the same parent."""
+        """Return a sibling directory."""
         return StoredDirectory(self.store, f"{self.path.rpartition('/')[0]}/{name}")
 
     def below(self, name: str) -> "StoredDirectory":
-        """Return a directory in it."""
+        """Return a subdirectory."""
         return StoredDirectory(self.store, f"{self.path}/{name}")
 
     def has_any(self) -> bool:
-        """Return whether any object is there, marks of runs apart."""
+        """Return whether the directory has any object besides marks of runs."""
         from pyarrow.fs import FileSelector
 
         found = self.store.file_system().get_file_info(FileSelector(self.path, allow_not_found=True))
         return any(each.base_name != MARKS_OF_RUNS for each in found)
 
     def has(self, name: str) -> bool:
-        """Return whether an object is there."""
+        """Return whether the directory has this object."""
         return bool(self.store.file_system().get_file_info(f"{self.path}/{name}").is_file)
 
     def claim(self, owner: str) -> str | None:
-        """Leave an owner's mark; return another's, without leaving one, if there is any.
+        """Write an owner's mark; if another owner has one, remove ours and return the URL of the other.
 
-        Of two who begin at once at least one sees the other's mark, and perhaps both do: a store lists what
-        has been written, and pyarrow has no conditional writes.
+        If two owners begin at once, at least one of them sees the other's mark, perhaps both: a store lists
+        every completed write, but pyarrow has no conditional writes.
         """
         from pyarrow.fs import FileSelector
 
@@ -182,12 +182,12 @@ class StoredDirectory:
             pass
 
     def delete(self) -> None:
-        """Delete all that is there, if there is anything."""
+        """Delete the directory and its objects, if any."""
         if self.has_any():
             self.store.file_system().delete_dir(self.path)
 
     def copy(self, source: "StoredDirectory", places: Iterable[str]) -> None:
-        """Copy objects from another directory; the store does it itself."""
+        """Copy objects from another directory inside the store."""
         files = self.store.file_system()
         for place in places:
             files.copy_file(f"{source.path}/{place}", f"{self.path}/{place}")
@@ -195,7 +195,7 @@ class StoredDirectory:
     def write(
         self, rows: "DataFrame", partitioned_by: Sequence[str], *, escapes: bool = True
     ) -> list[DataFile]:
-        """Have Spark's tasks write rows; return the files of those that succeeded.
+        """Have Spark's tasks write rows; return the files of the tasks that succeeded.
 
         escapes: as in `directories_of`.
         """
@@ -216,7 +216,7 @@ class StoredDirectory:
 
 
 def stored_directory(path: Path | str, storage: Mapping[str, str]) -> StoredDirectory | None:
-    """Return the directory of an object store that a table's path names; None for one on a disk."""
+    """Return the object store directory of a table's path; None if the table is on a disk."""
     if isinstance(path, str) and path.startswith(SCHEME):
         return StoredDirectory.of(path, storage)
     return None

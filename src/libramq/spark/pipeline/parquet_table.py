@@ -1,15 +1,16 @@
-"""A Parquet table with each batch once: how a batch's files appear at once, and when one is skipped.
+"""A Parquet table that holds each batch once: a batch's files appear atomically, and existing batches are
+skipped.
 
     TABLE/batch=7/date=2026-05-01/part-….parquet          with partitioned_by="date"
 
-A batch is written elsewhere and put in its place by one rename, so a reader sees all of it or nothing; an
-existing batch is not written again. It needs a file system with a rename: a local disk, or one shared by
-driver and workers.
+A batch is written elsewhere and moved into place by one rename, so a reader sees all of it or nothing; an
+existing batch is not written again. This needs a file system with atomic rename: a local disk, or one shared
+by driver and workers.
 
     s3://BUCKET/PATH/TABLE/batch=7/_SUCCESS               the batch is whole
 
-An object store renames nothing: there the files of a batch are copied to their place by the store, one after
-the other, and `_SUCCESS` follows. A batch without it is of a run that was killed, and is written again.
+An object store cannot rename: there the store copies the files of a batch into place one by one, and
+`_SUCCESS` follows. A batch without `_SUCCESS` was left by a killed run and is written again.
 """
 
 import shutil
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 
     from libramq.spark.pipeline.batches import Batch
 
-IS_WHOLE: Final = "_SUCCESS"  # Spark's and Hadoop's name for it.
+IS_WHOLE: Final = "_SUCCESS"  # The marker's name in Spark and Hadoop.
 
 
 class ParquetTable:
-    """One directory with a subdirectory for each batch, whose rows come from one checkpoint.
+    """One directory with a subdirectory for each batch of one checkpoint.
 
-    path: a directory, or s3://BUCKET/PATH. storage: endpoint and region of S3; others are in the environment.
-    partitioned_by: a column, or columns, by whose values its files are apart.
+    path: a directory, or s3://BUCKET/PATH. storage: endpoint and region of S3; the environment has the rest.
+    partitioned_by: the partition column or columns.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class ParquetTable:
         self._draft = self._path.with_name(f".{self._path.name}.draft")
 
     def has_rows(self) -> bool:
-        """Return whether anything is there already."""
+        """Return whether the table already has anything."""
         if self._objects is None:
             return self._path.is_dir() and any(self._path.iterdir())
         with self._objects.store.errors_named():
@@ -65,7 +66,7 @@ class ParquetTable:
         return self._objects.below(_directory(batch)).has(IS_WHOLE)
 
     def write_once(self, rows: "DataFrame", batch: "Batch") -> int:
-        """Add a batch and return its number of rows; 0 if it is there already."""
+        """Add a batch and return its number of rows; 0 if the table already has it."""
         if self.has_batch(batch):
             return 0
         if self._objects is not None:
@@ -79,21 +80,21 @@ class ParquetTable:
         return count
 
     def _put(self, rows: "DataFrame", place: StoredDirectory, draft: StoredDirectory) -> int:
-        """Put a batch in its place in an object store; return its number of rows."""
+        """Write a batch to its directory in an object store; return its number of rows."""
         draft.delete()
         files = draft.write(rows, self._partitioned_by)
-        place.delete()  # Of a run that was killed while it copied.
+        place.delete()  # Left by a run killed while copying.
         place.copy(draft, [file.place for file in files])
         place.put(IS_WHOLE)
         draft.delete()
         return sum(file.row_count for file in files)
 
     def compact(self) -> int:
-        """Merge nothing: a batch is what can be written again."""
+        """Merge nothing: a batch must stay a directory of its own to be written once."""
         return 0
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
-        """Return the rows of some days of a table that is partitioned by date; None if there are none."""
+        """Return the rows of some days of a table partitioned by date; None if there are none."""
         days = [
             str(path)
             for path in sorted(self._path.glob("batch=*/date=*"))
@@ -107,14 +108,14 @@ def _directory(batch: "Batch") -> str:
 
 
 def write_files(rows: "DataFrame", directory: Path, partitioned_by: Sequence[str]) -> list[Path]:
-    """Have Spark's tasks write rows below a directory, which is replaced; return the files."""
+    """Have Spark's tasks write rows to a directory, replacing it; return the files."""
     shutil.rmtree(directory, ignore_errors=True)
-    # Spark's default is of the time before Parquet had timestamps, and has no statistics. Of this session:
-    # Spark gives each query one of its own.
+    # Spark's default predates Parquet's timestamp types and has no statistics. This sets only the query's own
+    # session.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     writer = rows.write.mode("overwrite")
     if partitioned_by:
         writer = writer.partitionBy(*partitioned_by)
     writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(directory))
-    directory.mkdir(exist_ok=True)  # A batch of duplicates only: it still counts as done.
+    directory.mkdir(exist_ok=True)  # A batch with only duplicates still counts as done.
     return sorted(directory.rglob("*.parquet"))

@@ -1,5 +1,5 @@
-"""The plan: what a pipeline would read and write, as values for printing; its progress, and its failure in
-one line: the error itself, out of the stack traces of two languages.
+"""The plan: what a pipeline would read and write, as values for printing. Also its progress, and its failure
+in one line: the error itself, extracted from the stack traces of two languages.
 """
 
 import re
@@ -27,7 +27,7 @@ class TablePlan:
 class Plan:
     """The plan of a run. reads: the messages that are not yet in the tables.
 
-    nothing_to_do: why a run would change nothing, so that Spark need not be started; else empty.
+    nothing_to_do: why a run would change nothing, so the caller need not start Spark; else empty.
     """
 
     pipeline: str
@@ -38,13 +38,13 @@ class Plan:
 
     @property
     def message_count(self) -> int:
-        """Return how many messages wait to be read."""
+        """Return how many messages are still to be read."""
         return sum(part.row_count for part in self.reads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of a run. total: None if it has no end."""
+    """The progress of a run. total: None for a continuous run."""
 
     done: int
     total: int | None
@@ -62,17 +62,17 @@ class RunResult:
 OnProgress = Callable[[Progress], None]
 
 
-# The last line of a Python traceback of ours, which Spark passes on inside its own text.
+# The last line of a traceback with a LibraMQ exception, which Spark embeds in its own message.
 _OURS: Final = re.compile(r"^libramq(?:\.\w+)+: (.+)$", re.MULTILINE)
-# That of any, without its module; frames are indented.
+# The last line of any Python traceback, without the exception's module; frames are indented.
 _PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\S.*)")
 
-#: How Py4J names a method of Java's that failed: "… o69.start."
+#: The start of Py4J's message for a failed Java method: "… o69.start."
 _CALL: Final = "An error occurred while calling"
 _CAUSE: Final = "Caused by: "
 
 
-# How delta-rs begins a cause, on a line of its own and in a colour.
+# The start of a cause in delta-rs's messages, on a separate line and coloured.
 _DELTA_CAUSE: Final = re.compile(r"\s*\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)? *")
 
 
@@ -81,13 +81,13 @@ class PipelineFailed(LibraError):
 
 
 def with_cause(text: str) -> str:
-    """Return delta-rs's message with its causes in the first line, which names nothing without them."""
+    """Return delta-rs's message with its causes joined to the first line, which alone is too vague."""
     return _DELTA_CAUSE.sub(": ", text)
 
 
 @contextmanager
 def failures_in_one_line(pipeline: str, *, then: str = "run it again and it continues") -> Iterator[None]:
-    """Raise PipelineFailed for Spark's exceptions; then: what the user can do."""
+    """Turn Spark's exceptions into PipelineFailed. then: what the user can do."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -100,7 +100,7 @@ def failures_in_one_line(pipeline: str, *, then: str = "run it again and it cont
             text = with_cause(text[raised[-1].start(1) :])
         lines = [line.strip(": \t") for line in text.splitlines() if line.strip(": \t")]
         if len(lines) > 1 and _CALL in lines[0]:
-            del lines[0]  # Its cause follows, and the cause of that: a full disk, of failed tasks.
+            del lines[0]  # The causes follow, the root cause last: failed tasks, a full disk.
             causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
             lines[0] = ": ".join([lines[0].rstrip("."), *causes[-1:]])
         what = ours[-1] if ours else next(iter(lines), type(error).__name__)

@@ -1,5 +1,5 @@
-"""The rebalance page, for people: the rebalances of a cluster's groups, and what clients' traces say of
-redeliveries and delays.
+"""The rebalance page, for people: the rebalances of a cluster's groups, and redeliveries and delays from
+clients' traces.
 """
 
 from collections import Counter
@@ -18,16 +18,19 @@ from libramq.report.page import html_table, note, page, section, tiles, written
 
 Row = Mapping[str, Any]
 
-#: Ours, each: what a person can still look at.
+#: Ours: groups in a plot.
 GROUPS_MAX: Final = 20
+#: Ours: dots in the plot of rebalances.
 DOTS_MAX: Final = 3_000
+#: Ours: rows in the table of the longest pauses.
 WORST_MAX: Final = 12
+#: Ours: one colour for each reason.
 REASONS_MAX: Final = svg.COLOURS
 OTHER: Final = "other"
 
 
 def rebalance_page(tables: Mapping[str, Sequence[Row]], wall_ms: WallMs, remarks: Sequence[str] = ()) -> str:
-    """Return the page of these tables. remarks: what they lack."""
+    """Return the HTML page of these tables. remarks: the data they lack."""
     rebalances, clients = tables.get("rebalances", ()), tables.get("clients", ())
     times = [row["at"] for row in rebalances]
     times += [row[name] for row in clients for name in ("first_at", "last_at")]
@@ -119,7 +122,7 @@ def _facts(
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:
-    """Return the reasons that have a colour, the most frequent first."""
+    """Return the reasons that get a colour, the most frequent first."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts[row["reason"]] += row["rebalances"]
@@ -235,7 +238,7 @@ def _sum(rows: Sequence[Row], name: str) -> int:
 
 
 def _redelivered(rows: Sequence[Row]) -> int | str:
-    """Return an upper bound of the redelivered messages; a text with `?` if it is not known for all."""
+    """Return an upper bound of the redelivered messages, with `?` if it is unknown for some."""
     bounds: list[int | None] = [row["redelivered_upper_bound"] for row in rows]
     known = [bound for bound in bounds if bound is not None]
     if len(known) == len(rows):
@@ -249,7 +252,7 @@ def _millis(value: float | None) -> str:
     return f"{value:,.0f} ms" if value < 10_000 else f"{value / 1000:,.1f} s"
 
 
-#: Ours: as much as a person can look at.
+#: Ours: one week.
 HOURS_MAX: Final = 168
 
 _HOUR: Final = timedelta(hours=1)
@@ -258,7 +261,7 @@ _HOUR: Final = timedelta(hours=1)
 def by_hour(
     rows: Sequence[Row], names: Sequence[str], numbers: Callable[[Row], Iterable[tuple[int, float]]]
 ) -> tuple[list[datetime], list[tuple[str, list[float]]]]:
-    """Return the hours, and a series per name. numbers: a row's values, each with its name's index."""
+    """Return the hours, and a series per name. numbers: a row's values, each with the index of its name."""
     last = max(row["hour"] for row in rows)
     first = max(min(row["hour"] for row in rows), last - (HOURS_MAX - 1) * _HOUR)
     count = (last - first) // _HOUR + 1
@@ -271,9 +274,11 @@ def by_hour(
     return [first + index * _HOUR for index in range(count)], list(zip(names, values, strict=True))
 
 
-#: Ours, each: as much as a person can look at.
+#: Ours: one colour for each group.
 TRACED_GROUPS_MAX: Final = svg.COLOURS
+#: Ours: rows in the table of clients.
 CLIENTS_MAX: Final = 40
+#: Ours: rows in the table of rebalances' effects.
 EFFECTS_MAX: Final = 12
 CAUSES: Final = (("a rebalance", "by_rebalance"), ("a retry", "by_retry"), ("not known", "unknown"))
 
@@ -325,7 +330,7 @@ def _trace_facts(hours: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _late(hours: Sequence[Row]) -> Markup:
-    """Return a line for each group with enough hours, else bars with the quantiles."""
+    """Return a line per group if there are enough hours, else bars with the quantiles."""
     known = [row for row in hours if row["delay_p95_ms"] is not None]
     if not known:
         return note("Not known: no message has an id that says when it was made.")

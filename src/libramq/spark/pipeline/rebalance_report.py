@@ -1,11 +1,11 @@
-"""`rebalance_report`: brokers' records of rebalances, and clients' message traces, as tables and a page.
+"""`rebalance_report`: brokers' rebalance events and clients' message traces, as tables and an HTML page.
 
     LIBRA_REBALANCE_EVENTS ─ ingest ─► events ─► rebalances, moves, hourly, reasons, members ─┐
                                                      │ periods around them                    ├─► report.html
     message trace topic ──── ingest ─► traces ─► duplicates, deliveries, clients, effects ────┘
 
 Either may be missing: Apache's brokers record no rebalances, and clients trace only if configured. The tables
-of events and traces outlive the brokers' retention; all others are computed from them by each run.
+of events and traces outlive the brokers' retention; each run computes all other tables from them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,11 +57,11 @@ class KeptTopic:
             self._ingest.run(spark, on_progress)
 
     def has_rows(self) -> bool:
-        """Return whether anything was ever read."""
+        """Return whether the table has rows."""
         return any(self._table.glob("batch=*/*/*.parquet"))
 
     def rows(self, spark: "SparkSession", since_ms: int | None) -> "DataFrame":
-        """Return the rows stored since then; only where has_rows."""
+        """Return the rows stored since `since_ms`, or all; the table must have rows."""
         rows = spark.read.parquet(str(self._table))
         return rows if since_ms is None else rows.where(f.unix_millis("timestamp") >= since_ms)
 
@@ -70,9 +70,9 @@ class RebalanceReportConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of rebalance_report's file.
 
     directory: for tables and report. namesrv: as `-n`. access: credentials and TLS, as in $LIBRA_ACCESS.
-    since: only the last so long ("7d").
+    since: how far back to report ("7d").
     trace_topic: the clients' trace topic. broadcasting: groups in which every member gets each message.
-    producers_zone: the producers' time zone ("Asia/Shanghai"), by whose months unique ids count; by default
+    producers_zone: the producers' time zone ("Asia/Shanghai"), whose months unique ids count from; by default
     this machine's. lag_report: the directory of a lag_report, for lag around rebalances.
     """
 
@@ -87,7 +87,7 @@ class RebalanceReportConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RebalanceReport:
-    """One directory with the history of a cluster's groups."""
+    """Collects the history of a cluster's groups in one directory."""
 
     name = "rebalance_report"
 
@@ -182,7 +182,7 @@ class RebalanceReport:
         return trace_tables(found, period_rows(spark, around), samples, duplicates=self._file("duplicates"))
 
     def _missing(self, *, has_events: bool, has_traces: bool) -> list[str]:
-        """List what is missing, and why."""
+        """List the missing data, and why it is missing."""
         missing = []
         if not has_events:
             missing.append(

@@ -1,4 +1,4 @@
-"""The tables of rebalances: rebalances from events, group by group, and statistics of each hour of a group.
+"""The tables of rebalances, computed from events group by group, and hourly statistics of each group.
 
 events ─ by group, in Python ─► rebalances ─► moves
                                       └─────► hourly, reasons, members
@@ -25,34 +25,34 @@ REBALANCES: Final[Columns] = MappingProxyType(
     {
         "group": "string",
         "at": "timestamp",  # Its first event.
-        "state": "string",  # settled, moving, or interrupted: its broker never said how it ended.
-        "reason": "string",  # The first.
+        "state": "string",  # settled, moving, or interrupted (the broker never reported its end).
+        "reason": "string",  # The first cause's.
         "causes": "array<struct<reason:string,who:string>>",
         "brokers": "array<string>",
         "member_count": "int",
-        "moved": "int",  # Queues that changed hands, and how many had to.
-        "minimum": "int",
+        "moved": "int",  # Queues that changed hands.
+        "minimum": "int",  # Queues that had to change hands.
         "time_to_stable_ms": "bigint",
         "worst_pause_ms": "bigint",
         "redelivered_upper_bound": "bigint",  # Upper bound of redelivered messages; null: unknown.
-        "duplicates_reported": "bigint",  # By clients that report them.
-        "peak_catch_up_rate": "bigint",  # Messages a second that new owners read of what had waited.
+        "duplicates_reported": "bigint",  # By the clients that report duplicates.
+        "peak_catch_up_rate": "bigint",  # Backlog read by new owners, messages per second.
         "unowned": "int",
-        "least_load": "int",  # Queues of the member with the fewest, and the most.
-        "most_load": "int",
+        "least_load": "int",  # Queues of the member with the fewest.
+        "most_load": "int",  # Queues of the member with the most.
     }
 )
 MOVES: Final[Columns] = MappingProxyType(
     {
         "group": "string",
-        "at": "timestamp",  # Of the rebalance.
+        "at": "timestamp",  # The rebalance's.
         "topic": "string",
         "broker": "string",
         "queueId": "int",
-        "from": "string",  # Null where nobody had the queue.
+        "from": "string",  # Null if the queue had no owner.
         "to": "string",
         "pause_ms": "bigint",
-        "redelivered": "bigint",  # As redelivered_upper_bound.
+        "redelivered": "bigint",  # Upper bound; null: unknown.
         "double_owner_ms": "bigint",
     }
 )
@@ -67,13 +67,13 @@ HOURLY: Final[Columns] = MappingProxyType(
         "stable_p50_ms": "double",
         "stable_p95_ms": "double",
         "stable_max_ms": "bigint",
-        "pause_p50_ms": "double",  # Of the queues that moved from one member to another.
+        "pause_p50_ms": "double",  # Only queues that moved from one member to another.
         "pause_p95_ms": "double",
         "pause_max_ms": "bigint",
-        "redelivered_upper_bound": "bigint",  # Of those rebalances of which it is known.
-        "redelivered_unknown": "bigint",  # How many it is not known of.
+        "redelivered_upper_bound": "bigint",  # Sum over the rebalances with a known bound.
+        "redelivered_unknown": "bigint",  # Rebalances without a known bound.
         "duplicates_reported": "bigint",
-        "unevenness_max": "int",  # The largest difference between two members' queues.
+        "unevenness_max": "int",  # The largest difference between two members' queue counts.
         "peak_catch_up_rate": "bigint",
     }
 )
@@ -94,18 +94,18 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
     {"rebalances": REBALANCES, "moves": MOVES, "hourly": HOURLY, "reasons": REASONS, "members": MEMBERS}
 )
 
-#: Ours: how often a member leaves within an hour to count as flapping; a deployment is once, a repaired one
-#: twice.
+#: Ours: a member that leaves this often within an hour is flapping. A deployment is one leave, a deployment
+#: and its fix are two.
 FLAPS_MIN: Final = 3
 _GONE: Final = ("member_left", "connection_closed", "session_expired", "processing_timeout")
 _MOVE: Final = ddl({name: kind for name, kind in MOVES.items() if name not in ("group", "at")})
 
 
 def rebalance_tables(events: "DataFrame", *, wall_ms: WallMs) -> "dict[str, pa.Table]":
-    """Compute all tables from the events: rows of ingest with body, broker, queueId and offset."""
+    """Compute all tables from the events: ingested rows with body, broker, queueId and offset."""
     columns = {**REBALANCES, "at": "bigint", "moves": f"array<struct<{_MOVE}>>"}
     rows = f.sort_array(f.collect_list(f.struct("broker", "offset", "body")))
-    # A plain function, row by row: Arrow functions require pandas, which nothing else here needs.
+    # A plain row-by-row function: Arrow functions require pandas, which is needed nowhere else here.
     history = f.udf(_history(wall_ms), f"array<struct<{ddl(columns)}>>", useArrow=False)
     by_group = events.groupBy("key").agg(rows.alias("rows")).select(f.explode(history("rows")).alias("one"))
     whole = by_group.select("one.*").withColumn("at", f.timestamp_millis("at"))
@@ -122,7 +122,7 @@ def rebalance_tables(events: "DataFrame", *, wall_ms: WallMs) -> "dict[str, pa.T
 
 
 def _history(wall_ms: WallMs) -> Callable[[list[Any]], list[dict[str, Any]]]:
-    """Return the function that Spark runs for each group, over its events by broker and offset."""
+    """Return the function that Spark runs for each group over its events, sorted by broker and offset."""
 
     def history(events: list[Any]) -> list[dict[str, Any]]:
         recorded = broker_events((broker, body) for broker, _, body in events)
@@ -188,7 +188,7 @@ def _hourly(found: "DataFrame", moves: "DataFrame") -> "DataFrame":
 
 
 def _reasons(found: "DataFrame") -> "DataFrame":
-    """Count by the first reason of each rebalance, so that the sum is their number."""
+    """Count rebalances by their first reason, so that the counts add up to the number of rebalances."""
     by_hour = found.groupBy("group", f.date_trunc("hour", "at").alias("hour"), "reason")
     return by_hour.agg(f.count("*").alias("rebalances")).orderBy("hour", "group", "reason")
 

@@ -1,4 +1,4 @@
-"""Small tables: computed in the driver's memory, each one Parquet file that is replaced as a whole."""
+"""Small tables: computed in the driver's memory and stored as one Parquet file, replaced as a whole."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def replace_table(path: Path, rows: "pa.Table") -> None:
-    """Replace the file; a reader sees the old rows or the new ones."""
+    """Replace the file atomically: a reader sees either the old rows or the new ones."""
     import pyarrow.parquet as pq
 
     draft = path.with_name(f".{path.name}.draft")
@@ -19,9 +19,9 @@ def replace_table(path: Path, rows: "pa.Table") -> None:
 
 
 def computed(shared: "DataFrame", tables: "Mapping[str, DataFrame]") -> "dict[str, pa.Table]":
-    """Return the rows of tables computed from a shared one, which is computed once.
+    """Return the rows of tables derived from a shared one, which is computed only once.
 
-    The cache is dropped afterwards: the session would use it again when the files have changed.
+    The cache is dropped afterwards, or the session would reuse it after the files have changed.
     """
     shared.persist()
     try:

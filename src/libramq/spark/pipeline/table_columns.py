@@ -1,8 +1,6 @@
-"""Columns of a table: which rows it can take, which new columns it gains, and what is refused before anything
-is written.
+"""Columns of a table: which rows it accepts and which new columns it gains.
 
-A table that takes a batch with other types reads as broken for everybody, so what does not fit is refused
-before anything is written.
+A batch with other types would break the table for every reader, so it is refused before anything is written.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +12,7 @@ from libramq.spark.schema import ddl
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """Return columns with Spark's types as Arrow has them; nested ones need a Spark session to be read."""
+    """Return the Arrow schema of columns with Spark types; parsing nested types needs a Spark session."""
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
@@ -24,9 +22,9 @@ def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
 
 
 def gained_columns(table: str, known: pa.Schema, new: pa.Schema, *, promotes: bool = False) -> list[pa.Field]:
-    """Return the new columns that a table lacks, or of which it lacks fields.
+    """Return new columns and columns with new fields.
 
-    Raises ConfigError for a column of another type. promotes: whether small numbers fit into wider ones.
+    Raises ConfigError for a column of another type. promotes: whether a column accepts narrower number types.
     """
     there = {field.name: field for field in known}
     check_case(table, there, new.names)
@@ -41,7 +39,7 @@ def gained_columns(table: str, known: pa.Schema, new: pa.Schema, *, promotes: bo
 
 
 def check_kinds(table: str, known: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Raise ConfigError for a column of another type, by Spark's names; structs may gain fields."""
+    """Raise ConfigError for a column of another Spark type; structs may gain fields."""
     check_case(table, known, new)
     for name, kind in new.items():
         there = known.get(name, kind)
@@ -50,7 +48,7 @@ def check_kinds(table: str, known: Mapping[str, str], new: Mapping[str, str]) ->
 
 
 def check_case(table: str, known: Iterable[str], new: Iterable[str]) -> None:
-    """Raise ConfigError for a new column whose name differs in case alone: Spark and others know no case."""
+    """Raise ConfigError for a new column whose name differs in case alone; Spark and others ignore case."""
     there = {name.lower(): name for name in known}
     for name in new:
         if there.get(name.lower(), name) != name:
@@ -69,9 +67,9 @@ def other_type(table: str, name: str, known: str, new: str) -> ConfigError:
 
 
 def holds(known: pa.DataType, new: pa.DataType, *, promotes: bool) -> bool:
-    """Return whether a column can take another type's values; structs may grow."""
+    """Return whether a column can hold another type's values; structs may gain fields."""
     if pa.types.is_struct(known) and pa.types.is_struct(new):
-        there = {field.name.lower(): field for field in known}  # Spark and Delta know no case.
+        there = {field.name.lower(): field for field in known}  # Spark and Delta ignore case.
         return all(
             same.name == field.name and holds(same.type, field.type, promotes=promotes)
             for field in new
@@ -93,7 +91,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _fields(kind: pa.DataType, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
-    """Return the fields in a type, at all depths."""
+    """Return the paths of a type's fields at all depths."""
     if pa.types.is_struct(kind):
         inner = {field.name: field.type for field in kind}
         own = {(*path, name) for name in inner}

@@ -1,9 +1,9 @@
-"""The tables of traces: redeliveries and their causes, delays, and how rebalances changed them.
+"""The tables of traces: redeliveries with their causes, delays, and the effects of rebalances on both.
 
 deliveries ─┬─ with the periods around rebalances ─┬─► duplicates, deliveries (by hour), clients
                                                    └─► effects (by rebalance) ◄─ samples of lag
 
-For how long before and after a rebalance a row counts to it:
+Times around a rebalance, and what a row in each counts as:
 
     ───────────── calm ──│ started ──── settled ── caused ──│── after ──│ the next one's start
 
@@ -32,18 +32,18 @@ Columns = Mapping[str, str]
 DUPLICATES: Final[Columns] = MappingProxyType(
     {
         "group": "string",
-        "topic": "string",  # Null where its producer does not trace.
+        "topic": "string",  # Null if its producer does not trace.
         "msgId": "string",
-        "at": "timestamp",  # When it was handled again, and by whom.
+        "at": "timestamp",  # The repeated delivery.
         "client": "string",
-        "succeeded": "boolean",  # Null where that was never reported.
+        "succeeded": "boolean",  # Null if never reported.
         "retry_times": "int",
-        "before_at": "timestamp",  # The time before.
+        "before_at": "timestamp",  # The previous delivery.
         "before_client": "string",
         "before_succeeded": "boolean",
         "cause": "string",  # rebalance, retry, or unknown.
         "rebalance_at": "timestamp",
-        "reason": "string",  # Of that rebalance.
+        "reason": "string",  # The rebalance's.
     }
 )
 DELIVERIES: Final[Columns] = MappingProxyType(
@@ -51,10 +51,10 @@ DELIVERIES: Final[Columns] = MappingProxyType(
         "group": "string",
         "hour": "timestamp",
         "deliveries": "bigint",
-        "messages": "bigint",  # Of those, for the first time.
+        "messages": "bigint",  # First deliveries.
         "clients": "bigint",
         "failed": "bigint",
-        "delay_p50_ms": "bigint",  # From when a message was made until it was handled first.
+        "delay_p50_ms": "bigint",  # From a message's creation to its first delivery.
         "delay_p95_ms": "bigint",
         "delay_max_ms": "bigint",
         "duplicates": "bigint",
@@ -80,16 +80,16 @@ EFFECTS: Final[Columns] = MappingProxyType(
         "group": "string",
         "at": "timestamp",
         "reason": "string",
-        "duplicates": "bigint",  # Null where the group does not trace.
+        "duplicates": "bigint",  # Null if the group does not trace.
         "succeeded_twice": "bigint",
-        "before_p50_ms": "bigint",  # Delays in the minute before it.
+        "before_p50_ms": "bigint",  # Delays in the minute before the rebalance.
         "before_max_ms": "bigint",
         "after_p50_ms": "bigint",
         "after_max_ms": "bigint",
-        "back_to_normal_ms": "bigint",  # Until nothing was later than the latest before it.
+        "back_to_normal_ms": "bigint",  # Until no delay exceeded before_max_ms.
         "lag_before": "bigint",
         "lag_peak": "bigint",
-        "lag_back_ms": "bigint",  # Until it was what it was before.
+        "lag_back_ms": "bigint",  # Until the lag was back at lag_before.
     }
 )
 TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
@@ -98,7 +98,7 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
 
 
 def with_causes(found: "DataFrame", periods: "DataFrame") -> "DataFrame":
-    """Add periods to deliveries; and a cause, if their message was handled before."""
+    """Add periods to deliveries, and a cause to repeated ones."""
     caused = f.col("began_ms") < f.col("caused_until_ms")
     cause = f.when(f.col("is_retry"), "retry").when(caused, "rebalance").otherwise("unknown")
     twice = f.col("succeeded") & f.col("before_succeeded")
@@ -112,9 +112,9 @@ def with_causes(found: "DataFrame", periods: "DataFrame") -> "DataFrame":
 def trace_tables(
     found: "DataFrame", periods: "DataFrame", samples: "DataFrame | None", *, duplicates: Path
 ) -> tuple["dict[str, pa.Table]", list[str]]:
-    """Compute the small tables from all deliveries; return them, and what their readers must know.
+    """Compute the small tables from all deliveries; return them, and remarks for their readers.
 
-    samples: of lag_report. duplicates: the directory of that table.
+    samples: from lag_report. duplicates: the directory of the table of duplicates.
     """
     caused = with_causes(found, periods).persist()
     try:
@@ -270,19 +270,20 @@ def _lag_effects(samples: "DataFrame", periods: "DataFrame") -> "DataFrame":
     return peaks.join(back, key, "left").select(*key, "lag_before", "lag_peak", "lag_back_ms")
 
 
-#: Ours, each. How long before a rebalance a group is observed, to learn what is usual.
+#: Ours: the time before a rebalance that shows a group's usual delay and lag.
 CALM_MS: Final = 60_000
-#: Redeliveries are at the beginning of a new owner's reading: clients commit every 5 s.
+#: Ours: redeliveries this soon after a rebalance count as caused by it. They occur when a new owner begins to
+#: read, because clients commit every 5 s.
 CAUSED_MS: Final = 30_000
-#: For how long the return to normal is looked for.
+#: Ours: how long after a rebalance to look for the return to normal.
 AFTER_MS: Final = 300_000
-#: Rows and periods are joined by group and time slice: a slice has few periods, so no group is a single
-#: task's.
+#: Ours: rows and periods are joined by group and time slice. A slice has few periods, and no group ends up in
+#: a single task.
 STRETCH_MS: Final = 300_000
 
 
 class Period(NamedTuple):
-    """A rebalance and the times around it, each up to but without its end."""
+    """A rebalance and the times around it; each end is exclusive."""
 
     group: str
     rebalance_ms: int
@@ -294,7 +295,7 @@ class Period(NamedTuple):
 
 
 def periods(rebalances: Iterable[Mapping[str, Any]]) -> list[Period]:
-    """Compute the periods from the rows of the table of rebalances."""
+    """Compute the periods from rows of the table `rebalances`."""
     by_group: dict[str, list[Mapping[str, Any]]] = {}
     for row in rebalances:
         by_group.setdefault(row["group"], []).append(row)
@@ -330,10 +331,10 @@ def period_rows(spark: "SparkSession", found: Iterable[Period]) -> "DataFrame":
 
 
 def with_periods(rows: "DataFrame", time: str, found: "DataFrame") -> "DataFrame":
-    """Add to rows of a `group` and a time in ms the period after a rebalance, and the calm before one.
+    """Add the period after a rebalance and the calm before one to rows with a `group` and a time in ms.
 
-    Adds rebalance_ms, reason and caused_until_ms (null if there was none before), and calm_before_ms: the
-    next rebalance.
+    Adds rebalance_ms, reason and caused_until_ms (null without a recent rebalance), and calm_before_ms: the
+    next rebalance (null unless it is near).
     """
     after = _stretched(found, "from_ms", "until_ms", "rebalance_ms", "reason", "caused_until_ms")
     calm = _stretched(
@@ -350,7 +351,7 @@ def with_periods(rows: "DataFrame", time: str, found: "DataFrame") -> "DataFrame
             & (stretched[time] >= one["_first"])
             & (stretched[time] < one["_last"])
         )
-        # Its rows come from the driver: small enough to be broadcast.
+        # The periods come from the driver, so they are small enough to broadcast.
         stretched = stretched.join(f.broadcast(one), inside, "left").drop("_group", "_at", "_first", "_last")
     return stretched.drop("_stretch")
 
