@@ -1,8 +1,9 @@
-"""The lag mirror: a stream's positions as the offsets of a group without members, for tools that show lag.
+"""The lag mirror: a stream's positions, committed as the offsets of a group without members for tools that
+show lag.
 
-Tools, Apache's and ours, find a group by its retry topic, which brokers create at its first heartbeat. So the
-group is announced by one heartbeat and unregistered; after that, offsets are committed one-way. They are
-never read back: only Spark's checkpoint has a query's position.
+Apache's tools and ours find a group by its retry topic, which brokers create at the group's first heartbeat.
+The mirror therefore sends one heartbeat and unregisters; after that it commits offsets one-way. They are
+never read back: only Spark's checkpoint holds a query's position.
 """
 
 import contextlib
@@ -27,8 +28,8 @@ T = TypeVar("T")
 class LagMirror:
     """Commits changed positions.
 
-    They are sent when Spark asks for the next batch, which it does when everything before is done; so a run's
-    last batch is included, while Spark's own `commit` comes one batch late and never for the last one.
+    Commits when Spark asks for the next batch, that is when all previous batches are done. So a run's last
+    batch is included, while Spark calls its own `commit` one batch late and never for the last batch.
     """
 
     def __init__(self, cluster: BlockingCluster, group: str) -> None:
@@ -54,7 +55,7 @@ class LagMirror:
     def _introduce(self, queues: Iterable[MessageQueue]) -> None:
         """Announce the group to the brokers of queues."""
         for queue in {queue.broker_name: queue for queue in queues}.values():
-            with contextlib.suppress(BrokerError):  # It has no members.
+            with contextlib.suppress(BrokerError):  # The group has no members.
                 if member_count := len(self._ask(queue, consumer_list(self._group))):
                     raise ConfigError(
                         f"commitGroupId: the group {self._group} has {counted(member_count, 'member')}, "

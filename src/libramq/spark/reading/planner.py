@@ -1,8 +1,8 @@
-"""The planner: which ranges of queues a query or micro-batch reads, how often brokers are asked for ends, and
-what follows when brokers are away, queues gone or topics made again.
+"""The planner: decides which ranges of queues a query or micro-batch reads, how often to query brokers for
+maximum offsets, and what to do about missing brokers, missing queues and recreated topics.
 
-The rules are in `positions` and `source_options`; this is the state between Spark's calls, and the queries.
-Spark polls every 10 ms when there is nothing to read.
+The rules are in `positions` and `source_options`; this module has the state between Spark's calls, and
+queries the servers. Spark polls every 10 ms when there is nothing to read.
 """
 
 import logging
@@ -32,17 +32,17 @@ from libramq.spark.reading.source_options import SourceOptions
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ASK_EVERY_MS: Final = 20  # Ends of queues are at most this old.
-BYTES_UNKNOWN: Final = 1024  # Ours: of a message of a queue that does not show any.
-ROUTE_EVERY_MS: Final = 5_000  # New queues and brokers are found this soon; the Java client asks every 30 s.
+ASK_EVERY_MS: Final = 20  # Queries brokers for maximum offsets at most this often.
+BYTES_UNKNOWN: Final = 1024  # Ours: assumed size of a message if a queue shows none.
+ROUTE_EVERY_MS: Final = 5_000  # Refreshes queues and brokers this often; the Java client every 30 s.
 
 
 class QueuesGone(LibraError):
-    """Queues that were read no longer exist, or end before the position that was read."""
+    """Queues that were read no longer exist, or now end before the position reached."""
 
 
 class Queues(Protocol):
-    """The source of a batch's facts: libramq.client.queue_reader, or libramq.spark.reading.store_queues."""
+    """A batch's queries, answered by libramq.client.queue_reader or libramq.spark.reading.store_queues."""
 
     def topics(self) -> list[str]: ...
     def queues(self, topic: str) -> list[MessageQueue]: ...
@@ -56,7 +56,7 @@ class Queues(Protocol):
 
 
 class GrowingQueues(Queues, Protocol):
-    """The source of a stream's facts: libramq.client.queue_reader."""
+    """A stream's queries, answered by libramq.client.queue_reader."""
 
     def broker_names(self) -> set[str]: ...
     def topics_since(self) -> dict[tuple[str, str], int]: ...
@@ -93,9 +93,9 @@ def _bounds(source: Queues, queues: list[MessageQueue]) -> dict[MessageQueue, Bo
 
 
 def _await_brokers(options: SourceOptions, source: Queues, topics: list[str]) -> bool:
-    """Wait for brokers that are away: a batch would end without their rows; return whether there are any.
+    """Wait for absent brokers, whose rows a batch would miss; return whether any were absent.
 
-    A stream reads their queues once they are back.
+    A stream needs no wait: it reads their queues once they are back.
     """
     required, waits = options.required_brokers, options.fail_on_data_loss
     if not source.absent_brokers(topics, required):
@@ -133,25 +133,24 @@ class Planner:
         self._maximums: dict[MessageQueue, int] = {}
         self._maximums_requested_ms: MonotonicMs | None = None
         self._triggered_ms: MonotonicMs | None = None
-        self._sizes: dict[MessageQueue, float] = {}  # Bytes of a message, of the last batches.
+        self._sizes: dict[MessageQueue, float] = {}  # Average bytes of a message in the last batches.
         self._silent = ""
         self._warned: set[MessageQueue] = set()
 
     @property
     def latest(self) -> Positions:
-        """Return where the queues ended at the last query, for Spark's progress reports."""
+        """Return the maximum offsets at the last query, for Spark's progress reports."""
         return self._maximums
 
     def fix_target(self) -> None:
-        """Fix what an AvailableNow run reads: everything that exists now."""
+        """Fix the end of an AvailableNow run: everything that exists now."""
         self._target = self._source.max_offsets(self._current_queues({}))
-        self._maximums |= self._target  # Reached even if a broker fails from now on: tasks wait for it.
-        self._queues_requested_ms = (
-            None  # Queried with the checkpoint's positions: some of its queues may be gone.
-        )
+        self._maximums |= self._target  # Reached even if a broker fails now: tasks wait for it.
+        # Query again with the checkpoint's positions: some of its queues may be gone.
+        self._queues_requested_ms = None
 
     def initial(self) -> Positions:
-        """Return where a new query begins; the same at every call."""
+        """Return the start of a new query; every call returns the same positions."""
         if self._initial is None:
             self._initial = self._options.starting_stream.resolve(
                 _bounds(self._source, self._current_queues({})), self._source.offsets_at
@@ -159,13 +158,13 @@ class Planner:
         return self._initial
 
     def is_initial(self, positions: Positions) -> bool:
-        """Return whether a new query begins here."""
+        """Return whether these are the start of a new query."""
         return positions == self._initial
 
     def since(self, before: Since | None) -> Since:
-        """Return since when topics are what they are: what is known now or was `before`, the later place.
+        """Return where each topic's last deletion is: the later of the place known now and the one `before`.
 
-        Brokers forget a deletion with the last message from before it.
+        Brokers forget a deletion once the last message older than it is gone.
         """
         now, before = self._source.topics_since(), before or {}
         return {key: max(now.get(key, 0), before.get(key, 0)) for key in {**before, **now}}
@@ -176,16 +175,16 @@ class Planner:
         limits: Limits = UNLIMITED,
         since: Since | None = None,
     ) -> dict[MessageQueue, int]:
-        """Return where the micro-batch from `start` ends; `start` itself if nothing or too little is new.
+        """Return the end of the micro-batch from `start`; `start` itself if nothing or too little is new.
 
-        since: what was known of the topics at `start`.
+        since: the topics' last deletions as known at `start`.
         """
         self._refresh(start)
         cut = self._cut(start) | self._made_again(start, since or {})
         new = [queue for queue in self._maximums if queue not in start]
         minimums = self._source.min_offsets(new) if new else {}
         bounds = {
-            # The minimum of a queue that has been started is irrelevant.
+            # Once a queue has been started, its minimum does not matter.
             queue: Bounds(minimum=minimums.get(queue, 0), maximum=maximum)
             for queue, maximum in self._maximums.items()
         }
@@ -198,10 +197,10 @@ class Planner:
     def _sizes_of(
         self, start: Positions, waiting: Mapping[MessageQueue, int], limits: Limits
     ) -> Mapping[MessageQueue, float]:
-        """Return about how large a message of each queue is, by those where a batch would begin and end."""
+        """Estimate the message size of each queue from the messages at the start and end of a batch."""
         assert limits.bytes is not None
         known = sum(lag * self._sizes.get(queue, math.inf) for queue, lag in waiting.items())
-        if known * 2 <= limits.bytes:  # The last batches' messages: these are too few to matter.
+        if known * 2 <= limits.bytes:  # By the last batches' sizes, far below the limit.
             return self._sizes
         first = self._source.sizes({queue: start[queue] for queue in waiting})
         self._sizes = {queue: first.get(queue, self._sizes.get(queue, BYTES_UNKNOWN)) for queue in waiting}
@@ -211,7 +210,7 @@ class Planner:
         return self._sizes
 
     def ranges(self, start: Positions, end: Positions) -> list[Range]:
-        """Return the ranges that the micro-batch between two positions reads."""
+        """Return the ranges of the micro-batch between two positions."""
         unknown = [queue for queue in end if queue not in start]
         known = self._source.min_offsets(unknown) if unknown else {}
         return ranges_between(start, end, known=known)
@@ -220,7 +219,7 @@ class Planner:
         requested_ms, now_ms = self._maximums_requested_ms, self._monotonic_ms()
         if requested_ms is not None and now_ms - requested_ms < ASK_EVERY_MS:
             return
-        # Unreachable queues keep their position and continue when they are back.
+        # Unreachable queues keep their positions and continue when their brokers return.
         found, failures = self._source.reachable_max_offsets(self._current_queues(start))
         self._maximums |= found
         silent = "; ".join(str(error) for error in failures)
@@ -230,7 +229,7 @@ class Planner:
         self._maximums_requested_ms = self._monotonic_ms()
 
     def _current_queues(self, start: Positions) -> list[MessageQueue]:
-        """Return the queues from the name servers, refreshed at intervals."""
+        """Return the queues according to the name servers, refreshed every ROUTE_EVERY_MS."""
         requested_ms, now_ms = self._queues_requested_ms, self._monotonic_ms()
         if requested_ms is not None and now_ms - requested_ms < ROUTE_EVERY_MS:
             return self._queues
@@ -241,7 +240,7 @@ class Planner:
             try:
                 known = {*self._queues, *filter(subscription.wants, start)}
                 listed = set(subscription.queues_there(self._source))
-                # An unreachable broker is no longer listed either; its queues are remembered.
+                # Keep the queues of unreachable brokers, which the name servers no longer list.
                 self._queues = sorted(listed | known - self._gone(known - listed))
             except RemoteError as error:
                 log.warning("the queues may have changed: %s", error)
@@ -267,9 +266,10 @@ class Planner:
         return suspects
 
     def _cut(self, start: Positions) -> dict[MessageQueue, int]:
-        """Return the new ends of queues that end before their positions: created again, or cut by a crash.
+        """Return the new ends of queues that end before their positions: recreated, or truncated by a crash.
 
-        As in Spark's Kafka source reading continues there. A slave may only be behind.
+        Reading continues at the new end, as in Spark's Kafka source. Ignores slaves, which may just be
+        behind.
         """
         cut = {
             queue: maximum
@@ -285,9 +285,9 @@ class Planner:
         return cut
 
     def _made_again(self, start: Positions, since: Since) -> dict[MessageQueue, int]:
-        """Return where queues begin whose topic was deleted and made again since `start`.
+        """Return the start of each queue whose topic was deleted and recreated since `start`.
 
-        They may be longer than the former ones were: nothing else tells that these positions are not theirs.
+        The new queues may already be longer than the old ones, so the offsets alone would not reveal this.
         """
         now = self._source.topics_since()
         later = {key for key, place in now.items() if key in since and place > since[key]}
@@ -302,7 +302,7 @@ class Planner:
         return again
 
     def _is_too_little(self, waiting: int, row_minimum: int | None) -> bool:
-        """Decide as KafkaMicroBatchStream.delayBatch: the first batch of a run never waits."""
+        """Decide as in KafkaMicroBatchStream.delayBatch: the first batch of a run never waits."""
         if row_minimum is None or self._target is not None:
             return False
         now_ms = self._monotonic_ms()

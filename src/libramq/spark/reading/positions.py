@@ -1,13 +1,12 @@
-"""Positions: how far each queue has been read, where a micro-batch ends, and how limits are shared among
-queues.
+"""Positions: how far each queue has been read, where a micro-batch ends, and how queues share its limits.
 
-Plain functions from positions to positions; Spark, brokers and clocks are elsewhere. A position is the offset
-of the next message to read, never a count of rows. Spark sees positions as JSON,
+These are plain functions from positions to positions, without Spark, brokers or clocks. A position is the
+offset of the next message to read, never a count of rows. Spark sees positions as JSON,
 
     {"Flights:broker-a:0": 21083, "Flights:broker-a:1": 20977, …}
 
-sorted by key, because it treats any other order as new data. Options have them so, or as in Spark's Kafka
-source with a level for brokers:
+sorted by key, because it treats any other order as new data. Options accept this form, or that of Spark's
+Kafka source with an added level for brokers:
 
     {"Flights": {"broker-a": {"0": 120, "1": -2}}}
 """
@@ -22,16 +21,17 @@ from libramq.message.queue import MessageQueue
 
 Positions = Mapping[MessageQueue, int]
 
-_BEGAN: Final = "began"  # Without a colon, so it is not a queue; likewise
+# Queue keys contain colons, these two do not.
+_BEGAN: Final = "began"
 _SINCE: Final = "since"
 
-#: By topic and broker name: where in the broker's log a former topic of the name was deleted; 0 for none.
+#: By topic and broker name: where in the broker's log an earlier topic of that name was deleted; 0 if never.
 Since = Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The smallest and the next offset of a queue, from its broker."""
+    """The minimum and maximum offset of a queue, from its broker; maximum is the next message's."""
 
     minimum: int
     maximum: int
@@ -46,12 +46,12 @@ class Range(NamedTuple):
 
     @property
     def row_count(self) -> int:
-        """Return how many offsets it covers."""
+        """Return the number of offsets in the range."""
         return self.end - self.start
 
 
 class Limits(NamedTuple):
-    """The most that a micro-batch reads, and how many messages are worth one: for the planner alone."""
+    """The limits of a micro-batch: its most rows and bytes, and the minimum of messages to start one."""
 
     rows: int | None = None
     bytes: int | None = None
@@ -65,10 +65,10 @@ UNLIMITED: Final = Limits()
 class StreamOffset:
     """The positions that Spark keeps in its checkpoint.
 
-    began: where the batch before this offset began, in the first offset of a query. Spark records a batch's
-    end before reading it, but its beginning only when the previous one is done: restarted within its first
-    batch, a query is asked again where it begins, and `latest` would have moved on.
-    since: tells a topic that was made again from the one that was read; None if no broker knows.
+    began: in a query's first end offset, where the first batch began. Spark records a batch's end before
+    reading it, but its start only when the previous batch is done. So after a restart within the first batch,
+    Spark asks again where the query begins, and `latest` would have moved on.
+    since: distinguishes a recreated topic from the one that was read; None if no broker knows.
     """
 
     positions: Positions
@@ -103,12 +103,12 @@ def next_end(
     sizes: Mapping[MessageQueue, float] | None = None,
     target: Positions | None = None,
 ) -> dict[MessageQueue, int]:
-    """Return where the micro-batch that begins at `start` ends.
+    """Return the end of the micro-batch that begins at `start`.
 
-    A queue that the start lacks is added at its smallest offset; its rows come in the next batch, so that a
-    batch's range is recorded before it is read and a replay reads the same. A queue that the broker no longer
-    has keeps its position. With a target (AvailableNow) nothing goes beyond it, and queues that it lacks wait
-    for the next run. Positions never go back.
+    A queue missing from `start` is added at its minimum offset; its rows come in the next batch, so that a
+    batch's range is recorded before it is read and a replay reads the same rows. A queue that the broker no
+    longer has keeps its position. With a target (AvailableNow), no position goes beyond it, and queues
+    missing from the target wait for the next run. Positions never go back.
     """
     ends = dict(start)
     for queue, bound in bounds.items():
@@ -122,7 +122,7 @@ def next_end(
 def lags(
     start: Positions, bounds: Mapping[MessageQueue, Bounds], target: Positions | None = None
 ) -> dict[MessageQueue, int]:
-    """Return how many messages wait in the queues that have any, up to the target."""
+    """Return the number of unread messages, up to the target, in each queue that has any."""
     waiting = {}
     for queue, position in start.items():
         bound = bounds.get(queue)
@@ -137,15 +137,15 @@ def lags(
 def share(
     waiting: Mapping[MessageQueue, int], limits: Limits, sizes: Mapping[MessageQueue, float] | None = None
 ) -> dict[MessageQueue, int]:
-    """Divide limits over queues in proportion to their waiting messages, at least one each.
+    """Divide limits among queues in proportion to their unread messages, at least one message each.
 
-    sizes: the bytes of a message of each queue, for a limit of bytes.
+    sizes: the average message size of each queue in bytes, for `limits.bytes`.
     """
     total = sum(waiting.values())
     rows = total if limits.rows is None else min(limits.rows, total)
     shares: dict[MessageQueue, int] = {}
     left, lag_left = rows, total
-    for queue, lag in waiting.items():  # Of what is left: rows lost by rounding would be a batch in the end.
+    for queue, lag in waiting.items():  # Divide the rest each time, so that rounding loses no rows.
         shares[queue] = max(1, left * lag // lag_left)
         left -= shares[queue]
         lag_left -= lag
@@ -158,7 +158,7 @@ def share(
 def ranges_between(start: Positions, end: Positions, *, known: Positions | None = None) -> list[Range]:
     """Return the ranges from start to end; a queue without a start begins at its `known` minimum.
 
-    A start beyond its end (of a queue that was cut) is an empty range.
+    A start beyond the end (the queue was truncated) gives an empty range.
     """
     ranges = []
     for queue, stop in sorted(end.items()):
@@ -178,12 +178,12 @@ def _by_key(positions: Positions) -> dict[str, int]:
 
 
 def queue_key(queue: MessageQueue) -> str:
-    """Return a queue as text."""
+    """Return a queue as "TOPIC:BROKER:QUEUE"."""
     return f"{queue.topic}:{queue.broker_name}:{queue.queue_id}"
 
 
 def queue_of_key(key: str) -> MessageQueue:
-    """Parse a queue; a broker name may contain colons, since topics and queue ids do not."""
+    """Parse "TOPIC:BROKER:QUEUE"; only the broker name may contain colons."""
     topic, _, rest = key.partition(":")
     broker_name, _, queue_id = rest.rpartition(":")
     if not (topic and broker_name and queue_id.isascii() and queue_id.isdecimal()):
@@ -192,7 +192,7 @@ def queue_of_key(key: str) -> MessageQueue:
 
 
 def numbers_by_queue(text: str, *, option: str, least: int, allowed: str) -> dict[MessageQueue, int]:
-    """Parse a whole number per queue; ConfigError has the option and what is `allowed`."""
+    """Parse a whole number per queue; ConfigError names the option and what is `allowed`."""
     try:
         pairs = list(_leaves(_object(json.loads(text))))
         if any(type(number) is not int or number < least for _, number in pairs):

@@ -1,7 +1,7 @@
-"""Push-down: which parts of a query's filters decide what is not read at all.
+"""Push-down: turns a query's filters into the ranges of queues that must be read.
 
-Spark checks every filter again, so this only decides what need not be read. Store times rise along a queue,
-so a timestamp becomes an offset.
+Spark checks every filter again, so ignoring a filter is always safe. Store times rise along a queue, so a
+bound on the timestamp becomes an offset.
 """
 
 import datetime
@@ -20,14 +20,14 @@ _LATEST: Final = 1 << 62
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
-#: From the first to before the end.
+#: The first, and the end (exclusive).
 Span = tuple[int, int]
 EVERYTHING: Final[Span] = (0, _LATEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRange:
-    """The part of a table that filters leave."""
+    """The part of a table that may match the filters."""
 
     queues: tuple[tuple[str, frozenset[Any]], ...] = ()
     topic_prefixes: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class ReadRange:
 
     @classmethod
     def of(cls, filters: Iterable[spark.Filter]) -> "ReadRange":
-        """Combine all the filters; those we do not know are ignored."""
+        """Combine all filters; unknown ones are ignored."""
         wanted = cls()
         for condition in filters:
             wanted = wanted._and(condition)
@@ -91,7 +91,7 @@ def _both(one: Span, other: Span) -> Span:
 
 
 def _span(condition: spark.Filter, above: int, below: int) -> Span:
-    """Return what a condition leaves. above, below: the whole numbers around its value, or that itself."""
+    """Return the span that a condition allows. above, below: its value, rounded up and down."""
     match condition:
         case spark.EqualTo() | spark.EqualNullSafe():
             return above, below + 1

@@ -8,50 +8,50 @@ What to read, exactly one of
 From where
   namesrv               name servers, "host:port;host:port"; by default $NAMESRV_ADDR, else 127.0.0.1:9876
   store                 a broker's store directory or a copy of it, read without a broker; batches only
-  storeCommitLog        the directory of that store's log, if the broker has storePathCommitLog
-  storeBroker           the broker name in its rows ("store")
-From which message to which: startingTimestamp before startingOffsetsByTimestamp before startingOffsets, and
-likewise for ending, as in Spark's Kafka source. Unlike there, JSON may omit queues: they are read from their
-beginning, or to their end. -2 is the earliest message of a queue, -1 its end
+  storeCommitLog        the directory of that store's commit log, if the broker sets storePathCommitLog
+  storeBroker           the broker name in the rows of a store ("store")
+Start and end: startingTimestamp takes precedence over startingOffsetsByTimestamp, and that over
+startingOffsets; likewise for ending, as in Spark's Kafka source. Unlike there, JSON may omit queues: they are
+read from their beginning, or to their end. -2 is the earliest message of a queue, -1 its end
   startingOffsets       earliest, latest, JSON; earliest for a batch, latest for a new stream
   startingOffsetsByTimestamp, startingTimestamp, startingOffsetsByTimestampStrategy (error, latest)
                         times are milliseconds; the timestamps may also be ISO 8601 with a zone
   endingOffsets         latest, JSON; batches only, as are
   endingOffsetsByTimestamp, endingTimestamp
-How much at once; streams only
-  maxOffsetsPerTrigger  how many messages a micro-batch reads at most; by default all
-  maxBytesPerTrigger    how many bytes of stored messages, about: 500k, 64m, 2g
-  minOffsetsPerTrigger  wait until this many have arrived, but at most
-  maxTriggerDelay       15m
-How many tasks
+Size of a micro-batch; streams only
+  maxOffsetsPerTrigger  the most messages that a micro-batch reads; by default all
+  maxBytesPerTrigger    approximately the most bytes of stored messages: 500k, 64m, 2g
+  minOffsetsPerTrigger  wait until this many messages have arrived, but not longer than maxTriggerDelay
+  maxTriggerDelay       see minOffsetsPerTrigger (15m)
+Number of tasks
   minPartitions         at least this many tasks, if there are as many messages; by default one per core,
                         and one if there is little to read
   maxRecordsPerPartition  no task reads more than this many messages
 Output
-  columns               names of the columns, separated by commas: others cost nothing; like .schema(…)
+  columns               column names, separated by commas; other columns cost nothing; like .schema(…)
   includeBody           whether there is a column body (true)
   includeHeaders        whether there is a column properties, a map (false: it costs half the speed)
   tags                  "TagA || TagB": brokers skip all other messages
   sql                   an SQL92 expression over properties; Apache's brokers need enablePropertyFilter
-  pushdown              filters of a batch query on topic, broker, queueId, offset and timestamp bound
-                        the ranges that are read (false); needs spark.sql.python.filterPushdown.enabled=true
-  failOnDataLoss        fail (true) or warn when messages or queues to be read are gone, or a broker with them
+  pushdown              a batch query's filters on topic, broker, queueId, offset and timestamp limit what
+                        is read (false); needs spark.sql.python.filterPushdown.enabled=true
+  failOnDataLoss        fail (true) or warn when unread messages, queues or a broker with them are gone
   requiredBrokers       brokers, separated by commas, that must be registered when a batch query is planned
 Groups
   groupId               the consumer group in the brokers' requests (TOOLS_CONSUMER); nothing is committed
   groupIdPrefix         without groupId: the group is the prefix and a digest of the subscription
-  commitGroupId         after each micro-batch its positions are committed for this group, for displays of
-                        lag; never read back, and refused if the group has members
+  commitGroupId         commit the positions after each micro-batch for this group, for tools that show lag;
+                        never read back, and refused if the group has members
 Timeouts
   brokerTimeout         how long a broker may be down before a query fails (60s)
   rocketmq.mqClientApiTimeout     milliseconds for one response (10000)
   rocketmq.connectTimeoutMillis   milliseconds for a connection (3000)
 Servers with authentication or TLS; files are PEM, at the same path on every machine
-  rocketmq.accessKey, rocketmq.secretKey, rocketmq.securityToken   requests are signed with them (ACL)
-  rocketmq.tls.enable                   true: connections to name servers and brokers are encrypted (false)
+  rocketmq.accessKey, rocketmq.secretKey, rocketmq.securityToken   sign requests (ACL)
+  rocketmq.tls.enable                   true: encrypt connections to name servers and brokers (false)
   rocketmq.tls.client.trustCertPath     trusted authorities; by default the system's
   rocketmq.tls.client.certPath, rocketmq.tls.client.keyPath, rocketmq.tls.client.keyPassword   our own
-  rocketmq.tls.verify                   of a server's certificate: full, ca (not the name), none (full)
+  rocketmq.tls.verify                   check of server certificates: full, ca (not the name), none (full)
 """
 
 import hashlib
@@ -72,12 +72,12 @@ from libramq.transport.access import CONNECT_TIMEOUT_MS
 if TYPE_CHECKING:
     from libramq.transport.access import Access
 
-TIMEOUT_MS_DEFAULT: Final = 10_000  # Ours: a pull may have to wait for a disk.
+TIMEOUT_MS_DEFAULT: Final = 10_000  # Ours: a pull may have to wait for the broker's disk.
 TIMEOUT_MS_MAX: Final = 600_000
 BROKER_TIMEOUT_MS: Final = 60_000  # Ours: Apache's broker takes half a minute to restart after a kill.
 TRIGGER_DELAY_MS: Final = 15 * 60_000  # KafkaSourceProvider, DEFAULT_MAX_TRIGGER_DELAY.
 PARTITIONS_MAX: Final = 10_000
-#: It exists at every broker without being created; the admin tools use it too.
+#: Every broker has this group without creation; the admin tools also use it.
 GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
 
 EARLIEST: Final = -2  # As in Spark's Kafka source.
@@ -88,7 +88,8 @@ _OFFSETS: Final = (
 )
 _TIMES: Final = 'JSON with milliseconds since 1970, like {"Flights": {"broker-a": {"0": 1700000000000}}}'
 
-#: Returns the first message of each queue stored at its time or later; the queue's end if there is none.
+#: Returns the offset of the first message stored at or after each queue's time, or the queue's end if none
+#: is.
 OffsetsAt = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int]]
 Side = Literal["starting", "ending"]
 
@@ -97,7 +98,7 @@ Side = Literal["starting", "ending"]
 class Boundary:
     """Offsets by queue, times by queue, or one time for all; other queues are at `default`.
 
-    strategy: if no message is as young as a starting time: `error`, or `latest` (the end).
+    strategy: for a starting time after the last message: `error`, or `latest` (the end).
     """
 
     side: Side
@@ -111,7 +112,7 @@ class Boundary:
     def parse(cls, options: Options, side: Side) -> "Boundary | None":
         """Parse the options of one side; None if there are none."""
         default = EARLIEST if side == "starting" else LATEST
-        strategy = "latest"  # If no message is as young as an ending time, read everything.
+        strategy = "latest"  # An ending time after the last message means the queue's end.
         if side == "starting":
             strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         time_ms = options.time_ms(f"{side}Timestamp")
@@ -133,7 +134,7 @@ class Boundary:
         return cls(side=side, default=default, offsets=by_queue)
 
     def refuse(self, offset: int, why: str) -> None:
-        """Raise ConfigError if this boundary is a default end that makes no sense."""
+        """Raise ConfigError if this boundary uses `offset` (earliest or latest), which it must not."""
         if self.default == offset or offset in self.offsets.values():
             text = "earliest (-2)" if offset == EARLIEST else "latest (-1)"
             raise ConfigError(f"{self.side}Offsets={text}: {why}")
@@ -141,7 +142,7 @@ class Boundary:
     def resolve(
         self, bounds: Mapping[MessageQueue, Bounds], offsets_at: OffsetsAt
     ) -> dict[MessageQueue, int]:
-        """Return the positions in these queues, with the bounds known before times are queried."""
+        """Return the positions in these queues. bounds: must be queried before any times are."""
         named = self.offsets.keys() | self.times_ms.keys()
         unknown = sorted(named - bounds.keys())
         if unknown:
@@ -204,7 +205,7 @@ _LATEST: Final = Boundary(side="starting", default=LATEST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The settings for reaching servers. A value, and so the key of cached connections."""
+    """How to reach the servers; hashable, because it is the key of cached connections."""
 
     namesrv: tuple[str, ...]
     group: str = GROUP_DEFAULT
@@ -218,7 +219,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of a reader; plain values, so that it can be sent to workers."""
+    """The options of a reader; plain values that can be sent to workers."""
 
     subscription: Subscription
     connection: Connection
@@ -243,7 +244,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, raw_options: Mapping[str, str]) -> "SourceOptions":
-        """Parse the options; ConfigError has the invalid one and the allowed values."""
+        """Parse the options; ConfigError names the invalid option and the allowed values."""
         options = Options(raw_options, KNOWN)
         subscription = Subscription.parse(options)
         if "store" in options and "namesrv" in options:
@@ -321,7 +322,7 @@ def _connection(options: Options, subscription: Subscription) -> Connection:
     parse_tag_filter(tags)
     group = _group(options, "groupId")
     if group is None and (prefix := _group(options, "groupIdPrefix")) is not None:
-        # Stable over restarts: brokers keep every group they have seen.
+        # The same after restarts: brokers remember every group they have seen.
         group = f"{prefix}-{hashlib.sha256(str(subscription).encode()).hexdigest()[:8]}"
     return Connection(
         namesrv=options.namesrv(),

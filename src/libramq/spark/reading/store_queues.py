@@ -1,6 +1,6 @@
-"""A store directory in the place of brokers: the planner's queries, and the reading of ranges.
+"""A store directory instead of brokers: answers the planner's queries, and reads ranges.
 
-The directory is surveyed once, when a query is planned; tasks read what was found then.
+The directory is scanned once, when a query is planned; tasks read exactly what that scan found.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class StoreQueues:
-    """The queues of a store directory. commit_log: the directory of its log, if that is not in it."""
+    """The queues of a store directory. commit_log: the directory of its commit log, if it is elsewhere."""
 
     def __init__(self, directory: str, broker_name: str, commit_log: str | None = None) -> None:
         self._broker_name = broker_name
@@ -32,13 +32,13 @@ class StoreQueues:
         self._batch_topics = self._reader.batch_topics()
 
     def topics(self) -> list[str]:
-        """Return the topics that have messages or had some."""
+        """Return the topics that have or had messages."""
         return sorted({topic for topic, _ in self._extents} | set(self._batch_topics))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic.
 
-        RouteNotFound if there are none, StoreError if they are of batches.
+        Raises RouteNotFound if there are none, and StoreError for batch queues (BatchCQ).
         """
         if topic in self._batch_topics:
             raise StoreError(
@@ -54,25 +54,25 @@ class StoreQueues:
         return found
 
     def patiently(self, look_up: Callable[[], T]) -> T:
-        """Return what a look-up returns: a directory is there or not."""
+        """Look up without retrying: waiting for a directory would not help."""
         return look_up()
 
     def absent_brokers(
         self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
     ) -> dict[str, list[str]]:
-        """Return none: a store has all that it had."""
+        """Return none: a directory has no absent brokers."""
         return {}
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Return where each queue ends."""
+        """Return each queue's maximum offset."""
         return {queue: self._extents[queue.topic, queue.queue_id].max_offset for queue in queues}
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Return where each queue begins."""
+        """Return each queue's minimum offset."""
         return {queue: self._extents[queue.topic, queue.queue_id].min_offset for queue in queues}
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return the first message of each queue stored at its time or later; the queue's end if none is."""
+        """Return the offset of the first message stored at or after each queue's time, or the queue's end."""
         keys = {queue: (queue.topic, queue.queue_id) for queue in times_ms}
         return {
             queue: self._reader.offset_at(keys[queue], self._extents[keys[queue]], time_ms)
@@ -80,7 +80,7 @@ class StoreQueues:
         }
 
     def spans(self, ranges: Sequence[Range]) -> tuple[Span, ...]:
-        """Return the task's description of ranges to read."""
+        """Return the ranges to read, with the extents found by the scan, for a task."""
         return tuple(
             Span(key, part.start, part.end, self._extents[key])
             for part in ranges
@@ -88,7 +88,7 @@ class StoreQueues:
         )
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the file descriptors."""
         self._reader.close()
 
 
@@ -99,7 +99,7 @@ def _reader(directory: str, commit_log: str | None) -> StoreReader:
 def read_spans(
     options: SourceOptions, columns: Sequence[str], spans: Sequence[Span]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield exactly the messages of the spans; missing ones fail the task or cause a warning."""
+    """Yield exactly the messages of the spans; missing messages fail the task or log a warning."""
     assert options.store is not None
     lost: OnLost = refuse_loss if options.fail_on_data_loss else warn_of_loss
 

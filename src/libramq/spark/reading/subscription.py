@@ -1,4 +1,4 @@
-"""The subscription: which queues a query reads, by topics, by a pattern of topics, or one by one."""
+"""The subscription: which queues a query reads, given by topics, by a topic pattern, or one by one."""
 
 import json
 import re
@@ -32,7 +32,7 @@ class Subscription:
 
     @classmethod
     def parse(cls, options: Options) -> "Subscription":
-        """Parse the options; ConfigError has the error."""
+        """Parse the options; raises ConfigError."""
         way = options.exactly_one(WAYS, 'option("subscribe", "Flights,Orders")')
         text = options.text(way) or ""
         if way == "assign":
@@ -52,13 +52,13 @@ class Subscription:
         return cls(topics=topics)
 
     def wants(self, queue: MessageQueue) -> bool:
-        """Return whether a queue belongs to it."""
+        """Return whether a queue belongs to the subscription."""
         if self.assigned:
             return queue in self.assigned
         return queue.topic in self.topics or self._matches(queue.topic)
 
     def queues(self, source: Topics) -> list[MessageQueue]:
-        """Return the queues, sorted; RouteNotFound or ConfigError for named ones that do not exist."""
+        """Return the queues, sorted; RouteNotFound or ConfigError if a named one does not exist."""
         found = [queue for topic in self.topics for queue in source.queues(topic)]
         for topic in _topics_of(self.assigned):
             there = source.queues(topic)
@@ -71,7 +71,7 @@ class Subscription:
         return sorted({*found, *self.assigned, *self._of_pattern(source)})
 
     def queues_there(self, source: Topics) -> list[MessageQueue]:
-        """Return the queues that exist, without those that are missing."""
+        """Return the queues that exist; skip missing ones without an error."""
         topics = sorted({*self.topics, *_topics_of(self.assigned)})
         there = filter(self.wants, _queues_of(topics, source))
         return sorted({*there, *self._of_pattern(source)})
@@ -89,7 +89,7 @@ class Subscription:
         return _queues_of([topic for topic in source.topics() if self._matches(topic)], source)
 
     def _matches(self, topic: str) -> bool:
-        """Return whether a topic matches; system, retry and dead-letter topics are read by name only."""
+        """Return whether a topic matches the pattern; system, retry and dead-letter topics never do."""
         if self.pattern is None or is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return False
         return re.fullmatch(self.pattern, topic) is not None
@@ -103,5 +103,5 @@ def _queues_of(topics: Iterable[str], source: Topics) -> Iterator[MessageQueue]:
     for topic in topics:
         try:
             yield from source.queues(topic)
-        except RouteNotFound:  # Deleted since the list was made, or its brokers are down.
+        except RouteNotFound:  # Deleted since the topics were listed, or its brokers are down.
             continue

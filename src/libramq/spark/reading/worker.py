@@ -1,5 +1,5 @@
-"""The Spark task that reads: ranges of queues in, Arrow record batches out; how large one is, what lost
-messages lead to (failOnDataLoss), and the format of its log lines (time, level, query).
+"""The Spark task that reads: ranges of queues in, Arrow record batches out. Sets the batch size, handles lost
+messages (failOnDataLoss), and formats log lines (time, level, query).
 
 Connections stay open from task to task, because Spark reuses its worker processes.
 """
@@ -36,8 +36,8 @@ from libramq.transport.access import OPEN
 
 log = logging.getLogger(__name__)
 
-#: Of records. One large reply is a batch, so it need not be joined with others; and columns are computed
-#: while the bytes are still in the processor's cache.
+#: Size of the records in a batch. One large reply fills a batch, so it need not be joined with others, and
+#: columns are computed while the bytes are still in the processor's cache.
 BATCH_BYTES: Final = REPLY_BYTES_MAX // 2
 BATCH_ROWS: Final = 20_000
 READERS_MAX: Final = 8
@@ -62,14 +62,14 @@ def queue_reader(connection: Connection) -> QueueReader:
 
 @atexit.register
 def _close_readers() -> None:
-    """Close the connections of this process: the interpreter warns of each that is left open."""
+    """Close the connections of this process; the interpreter warns about each one left open."""
     for (process_id, _), reader in _readers.items():
-        if process_id == os.getpid():  # Others belong to the process that forked this one.
+        if process_id == os.getpid():  # The others belong to the parent process.
             reader.close()
 
 
 def new_queue_reader(connection: Connection) -> QueueReader:
-    """Return a reader for one thread alone."""
+    """Return a new reader, for use by one thread."""
     return QueueReader(
         connection.namesrv,
         group=connection.group,
@@ -87,15 +87,15 @@ def pull_filter(connection: Connection) -> PullFilter:
 
 
 class SparkLog(logging.Handler):
-    """Prints warnings in the form of Spark's log, which a worker's standard error is part of.
+    """Prints warnings in the format of Spark's log, which includes the workers' standard error.
 
-    Without it Python prints their bare text. `reading` names the query outside of its tasks, where Spark does
-    not tell which one it is.
+    Without this handler Python prints only the message. `reading` names the query outside its tasks, where
+    Spark does not identify it.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # Spark's own: %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m
+        # Spark's own pattern: %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m
         pattern = "%(asctime)s %(levelname)s RocketMQ: %(query)s: %(message)s"
         self.setFormatter(logging.Formatter(pattern, "%y/%m/%d %H:%M:%S"))
         self.reading = ""
@@ -109,7 +109,7 @@ _spark_log: Final = SparkLog()
 
 
 def log_to_spark(subscription: Subscription) -> None:
-    """Print warnings to Spark's log, unless a user's handlers or Spark's worker logging take them."""
+    """Print warnings to Spark's log, unless the user's handlers or Spark's worker logging handle them."""
     logger = logging.getLogger("libramq")
     if not logger.hasHandlers():
         logger.addHandler(_spark_log)
@@ -135,7 +135,7 @@ def warn_of_loss(queue: MessageQueue, start: int, end: int) -> None:
 def read_ranges(
     options: SourceOptions, columns: Sequence[str], ranges: Sequence[Range]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield exactly the messages of the ranges; missing ones fail the task or cause a warning."""
+    """Yield exactly the messages of the ranges; missing messages fail the task or log a warning."""
     lost = refuse_loss if options.fail_on_data_loss else warn_of_loss
     reader = queue_reader(options.connection)
     convert = Conversion(options.connection, columns, lost)
@@ -160,7 +160,7 @@ class Conversion:
         self._schema = arrow_schema(columns)
         self._is_filtered = not pull_filter(connection).is_everything
         tags = None if connection.tags is None else parse_tag_filter(connection.tags).tags
-        # Brokers compare hashes, which may collide.
+        # Brokers compare only the tags' hashes, which may collide.
         self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
         self._lost = lost
 
@@ -179,7 +179,7 @@ class Conversion:
     def _covered(
         self, records: Records, stretches: Sequence[Stretch], ends: Sequence[int]
     ) -> pa.BooleanArray | None:
-        """Return which records belong to the requested ranges; None for all of them."""
+        """Return a mask of the records that belong to the requested ranges; None if all do."""
         found = records.queue_offsets
         expected = np.concatenate([np.arange(stretch.start, stretch.end) for stretch in stretches])
         if np.array_equal(found, expected):
