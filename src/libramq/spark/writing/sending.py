@@ -1,8 +1,7 @@
-"""The Spark task that writes: Arrow record batches in, messages out; how long it waits for brokers that are
-away.
+"""The Spark task that writes: Arrow record batches in, messages out. Waits for absent brokers.
 
-A producer stays connected from task to task, on its own thread; rows are passed to it batch by batch, and a
-task is done when a broker has stored every one.
+A producer stays connected from task to task, on its own thread. It gets rows batch by batch, and a task is
+done when brokers have stored every row.
 """
 
 import os
@@ -24,7 +23,7 @@ from libramq.message.properties import UNIQ_KEY
 from libramq.spark.writing.sink_options import SinkOptions
 from libramq.transport.access import OPEN
 
-#: Ours: how many messages are queued before responses are read.
+#: Ours: messages queued before the producer handles responses.
 TURN: Final = 200
 SENDERS_MAX: Final = 8
 
@@ -32,9 +31,9 @@ _senders: dict[tuple[int, SinkOptions], "Sender"] = {}
 
 
 def await_servers(options: SinkOptions) -> None:
-    """Wait while the name servers, or the brokers of the topic, are away: up to the time that a send has.
+    """Wait for the name servers and the topic's brokers, up to the send timeout.
 
-    A producer alone gives up within seconds. What goes wrong otherwise is reported by the producer.
+    A producer by itself gives up within seconds. It will report any other error.
     """
     timeouts = Timeouts(retry_ms=options.send_timeout_ms)
     cluster = BlockingCluster(options.namesrv, timeouts=timeouts, access=options.access or OPEN)
@@ -67,19 +66,19 @@ class Sender:
             raise
 
     def send(self, messages: Iterable[tuple[Message, str, QueueSelector | None]]) -> int:
-        """Queue messages with their unique ids; return how many, before they are stored."""
+        """Queue messages with their unique ids; return their number without waiting until they are stored."""
         return self._thread.run(self._send(messages)).result()
 
     def flush(self) -> None:
-        """Wait until all are stored; raises the first LibraError."""
+        """Wait until all messages are stored; raises the first LibraError."""
         self._thread.run(self._producer.flush()).result()
 
     def close(self) -> None:
-        """Stop, whatever is still in flight."""
+        """Stop, even with messages in flight."""
         try:
             self._thread.run(self._producer.stop()).result()
         except LibraError:
-            pass  # Its task has got the error already.
+            pass  # The task has already got the error.
         finally:
             self._thread.stop()
 
@@ -87,7 +86,7 @@ class Sender:
         producer, count = self._producer, 0
         for message, unique_id, selector in messages:
             producer.check(message)
-            message.properties[UNIQ_KEY] = unique_id  # Reserved for users; set here on purpose.
+            message.properties[UNIQ_KEY] = unique_id  # Users may not set it; this is deliberate.
             hand_over(producer, message, None, None, selector)
             count += 1
             if not count % TURN:
@@ -96,7 +95,7 @@ class Sender:
 
 
 def write_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], ids: Iterator[str]) -> int:
-    """Send every row; return how many when all are stored. Raises LibraError."""
+    """Send every row and wait until all are stored; return their number. Raises LibraError."""
     key = os.getpid(), options
     sender = _senders.get(key)
     if sender is None:
@@ -107,7 +106,7 @@ def write_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], ids: 
         count = sum(sender.send(messages_of(options, batch, ids)) for batch in batches)
         sender.flush()
     except BaseException:
-        del _senders[key]  # Its messages in flight must not affect the next task.
+        del _senders[key]  # Messages in flight must not affect the next task.
         sender.close()
         raise
     return count
@@ -133,7 +132,7 @@ def messages_of(
         strict=False,
     )
     for body, topic, keys, tag, properties, row_id, delay_level in rows:
-        derived = next(ids)  # One per row, so that the other ids do not depend on the given ones.
+        derived = next(ids)  # One for every row, so that rows with their own id do not shift the others.
         topic = topic or options.topic
         if body is None or topic is None:
             raise InvalidMessage(f"a row without {'body' if body is None else 'topic'} cannot be a message")

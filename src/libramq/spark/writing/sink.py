@@ -1,11 +1,11 @@
-"""Writing to `format("rocketmq")`: each row at least once, with unique ids by which readers drop repeated
-ones (`deduplicated`).
+"""Writing to `format("rocketmq")`: each row at least once, with unique ids by which readers drop duplicates
+(`deduplicated`).
 
-Guarantee: when a batch is done, every row is stored at least once. A batch that is written again, after a
-crash or a failed task, has the same unique ids (`unique_ids`), so a reader that drops repeated
-ids gets every row exactly once: `libramq.spark.deduplicated` does, within a time; brokers themselves ignore
-ids. Messages that a failed batch has sent stay. With queueBy=key messages of one key are in order,
-unless a send had to be repeated.
+Guarantee: when a batch is done, every row is stored at least once. A batch that is written again after a
+crash or a failed task has the same unique ids (`unique_ids`), so a reader that drops repeated ids gets every
+row exactly once. `libramq.spark.deduplicated` does so within a time window; brokers ignore the ids. Messages
+sent by a failed batch remain. With queueBy=key, messages of one key are in order unless a send had to be
+retried.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ def unique_ids(query: str, batch: int, task: int) -> Iterator[str]:
 
         query (12) | batch (8) | task (4) | row (8)        32 hexadecimal digits, like RocketMQ's own
 
-    A batch that is written again after a crash has the same ids, as long as it has the same rows in the same
-    order in the same tasks: a stateless query over our source does, with the same number of cores. After a
-    shuffle nothing says so, and the column uniqueId should be given, as of topic, broker, queue and offset.
+    A batch that is written again after a crash has the same ids if it has the same rows in the same order in
+    the same tasks. A stateless query over our source does, with the same number of cores. After a shuffle
+    this is not guaranteed; then set the column uniqueId, for example from topic, broker, queue and offset.
     """
     prefix = f"{hashlib.sha256(query.encode()).hexdigest()[:12]}{batch & 0xFFFF_FFFF:08x}{task & 0xFFFF:04x}"
     prefix = prefix.upper()
@@ -48,17 +48,17 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """The number of messages that a task has stored."""
+    """A task's commit message: the number of messages it has stored."""
 
     count: int
 
 
 class MessagesWriter(DataSourceArrowWriter):
-    """Writes a table once."""
+    """Writes the rows of a batch query."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._job = uuid.uuid4().hex  # A retried task has the same ids, another job has others.
+        self._job = uuid.uuid4().hex  # A retried task gets the same ids, another job gets different ones.
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Sent:
         return _write(self._options, iterator, self._job, 0)
@@ -71,7 +71,7 @@ class MessagesWriter(DataSourceArrowWriter):
 
 
 class MessagesStreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches."""
+    """Writes the micro-batches of a streaming query."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -109,10 +109,11 @@ def _say_what_stays(messages: Sequence[WriterCommitMessage | None]) -> None:
 
 
 def deduplicated(messages: "DataFrame", within: str = "1 hour") -> "DataFrame":
-    """Drop rows of our source whose topic and msgId occurred before.
+    """Drop rows of our source whose topic and msgId have occurred before.
 
-    within: for a stream, how far apart the store times of two such rows may be, and so how much state Spark
-    keeps; a query that was down for longer before it wrote its batch again needs more. A batch has no limit.
+    within: for a stream, the maximum difference of the store times of two duplicates, which determines how
+    much state Spark keeps. It must exceed the downtime of a query that writes its last batch again after a
+    crash. A batch query has no limit.
     """
     columns = ["topic", "msgId"]
     if messages.isStreaming:

@@ -2,28 +2,28 @@
 
 Columns, in any order; only body is required
   body         binary or string
-    topic        string; if the option topic is not set
+  topic        string; if the option topic is not set
   key          string: the message's keys, separated by spaces
   tag          string
   properties   map<string,string>: the user's own
-    uniqueId     string: the message's unique id; by default one of the query, batch, task and row
+  uniqueId     string: the message's unique id; by default derived from query, batch, task and row
   delayLevel   int: 1 (one second) to 18 (two hours); 0 for none
 Options
-    topic        the topic of all messages; takes precedence over the column
-    namesrv      name servers, "host:port;host:port"; by default $NAMESRV_ADDR, else 127.0.0.1:9876
-  queueBy      any: the next queue takes the next messages; key: messages of one key go to one queue (any)
-    delayLevel   of all messages; takes precedence over the column
+  topic        the topic of all messages; takes precedence over the column
+  namesrv      name servers, "host:port;host:port"; by default $NAMESRV_ADDR, else 127.0.0.1:9876
+  queueBy      any: queues take turns; key: messages of one key go to one queue (any)
+  delayLevel   the delay level of all messages; takes precedence over the column
   groupId      the producer group (LIBRA_SPARK)
-  rocketmq.sendMsgTimeout                 milliseconds a broker has to take a batch (30000); so long a task
-                                          waits for name servers and brokers that are away when it begins
-    rocketmq.retryTimesWhenSendFailed       further attempts, at other brokers unless the queue is fixed (2)
-    rocketmq.compressMsgBodyOverHowmuch     bytes from which bodies of single messages are compressed (4096)
+  rocketmq.sendMsgTimeout                 milliseconds for a broker to store a batch (30000); at its start, a
+                                          task waits as long for absent name servers and brokers
+  rocketmq.retryTimesWhenSendFailed       further attempts, at other brokers unless the queue is fixed (2)
+  rocketmq.compressMsgBodyOverHowmuch     compress bodies of single messages from this many bytes (4096)
 Servers with authentication or TLS; files are PEM, at the same path on every machine
-  rocketmq.accessKey, rocketmq.secretKey, rocketmq.securityToken   requests are signed with them (ACL)
-  rocketmq.tls.enable                   true: connections to name servers and brokers are encrypted (false)
-    rocketmq.tls.client.trustCertPath     trusted authorities; by default the system's
+  rocketmq.accessKey, rocketmq.secretKey, rocketmq.securityToken   sign requests (ACL)
+  rocketmq.tls.enable                   true: encrypt connections to name servers and brokers (false)
+  rocketmq.tls.client.trustCertPath     trusted authorities; by default the system's
   rocketmq.tls.client.certPath, rocketmq.tls.client.keyPath, rocketmq.tls.client.keyPassword   our own
-  rocketmq.tls.verify                   of a server's certificate: full, ca (not the name), none (full)
+  rocketmq.tls.verify                   check of server certificates: full, ca (not the name), none (full)
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from libramq.transport.access import Access
 
 GROUP_DEFAULT: Final = "LIBRA_SPARK"
-#: Ours, ten times Apache's: the sender of a whole micro-batch waits rather than fails.
+#: Ours, ten times Apache's default: when sending a whole micro-batch, waiting is better than failing.
 SEND_TIMEOUT_MS: Final = 30_000
 RETRIES: Final = 2  # DefaultMQProducer.retryTimesWhenSendFailed.
 COMPRESS_OVER_BYTES: Final = 4096  # DefaultMQProducer.compressMsgBodyOverHowmuch.
@@ -70,7 +70,7 @@ KNOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """The options of a writer; plain values, so that it can be sent to workers."""
+    """The options of a writer; plain values that can be sent to workers."""
 
     namesrv: tuple[str, ...]
     topic: str | None = None
@@ -84,7 +84,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, raw_options: Mapping[str, str]) -> "SinkOptions":
-        """Parse the options; ConfigError has the invalid one and the allowed values."""
+        """Parse the options; ConfigError names the invalid option and the allowed values."""
         options = Options(raw_options, KNOWN)
         if "path" in options:
             raise ConfigError('format rocketmq has no path; give option("topic", "TOPIC") and save()')
@@ -110,7 +110,7 @@ class SinkOptions:
         )
 
     def check_columns(self, schema: "StructType") -> None:
-        """Raise ConfigError for a table that cannot be written."""
+        """Raise ConfigError if rows with these columns cannot be written."""
         kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
         for name, kind in kinds.items():
             if kind not in COLUMNS.get(name, ()):
