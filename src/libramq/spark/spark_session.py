@@ -1,12 +1,12 @@
-"""A Spark session for Python sources, on this machine or a cluster: which settings are made, what the
-environment overrides, and when workers are sent this package.
+"""A Spark session for Python sources, on this machine or a cluster: settings, environment variables, and
+sending this package to workers.
 
-Settings that PySpark leaves to chance are made here before the Java machine starts: the workers' Python, the
-Java, and that workers import the compiled PySpark of this environment and not the one in a zip file (half a
-second less for every new worker). Each setting can be overridden by the caller.
+Before the JVM starts, this module sets what PySpark leaves to chance: the workers' Python, the Java, and that
+workers import this environment's compiled PySpark instead of the one in a zip file (half a second less for
+every new worker). The caller can override each setting.
 
-A cluster's workers have paths of their own: there the Python is found by its name, with the driver's version,
-and the package is sent (`worker_code`). docs/clusters.md has what else they need.
+A cluster's workers have different paths. There the Python is found by name, with the driver's version, and
+the package is sent (`worker_code`). docs/clusters.md says what else workers need.
 """
 
 import os
@@ -26,44 +26,45 @@ if TYPE_CHECKING:
 
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        # No progress bars, which would overwrite the program's output.
+        # Progress bars would overwrite the program's output.
         "spark.ui.showConsoleProgress": "false",
-        # Otherwise casts to text and dates use the machine's zone, and differ between machines.
+        # Casts to text and dates would otherwise use the machine's time zone.
         "spark.sql.session.timeZone": "UTC",
-        # 40 ms less for every Python task than TCP over the loopback.
+        # Saves 40 ms for every Python task compared with TCP over loopback.
         "spark.python.unix.domain.socket.enabled": "true",
-        # If off, a source with push-down fails every query; ours has it with option("pushdown", "true").
+        # If off, every query on a source with push-down fails; ours has it with option("pushdown", "true").
         "spark.sql.python.filterPushdown.enabled": "true",
-        # State on the disk rather than in the JVM's memory; transformWithState requires it.
+        # Keeps state on disk rather than in the JVM's memory; transformWithState requires it.
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
-        # A batch uploads its changes, not the whole state.
+        # A batch uploads only its changes, not the whole state.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
 )
-"""For every master. Measured, like those below, for short tasks and small batches."""
+"""Settings for every master. Chosen, like LOCAL_SETTINGS, by measuring short tasks and small batches."""
 
 LOCAL_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        # Spark's 200 are for clusters; each is a task a batch. Fixed for the life of a stateful checkpoint.
+        # Spark's default of 200 is for clusters: each partition is a task in every batch. Fixed for the life
+        # of a stateful checkpoint.
         "spark.sql.shuffle.partitions": "2",
-        # No unrequested web server, on a port that may be in use.
+        # The web UI would take a port that may be in use.
         "spark.ui.enabled": "false",
-        # No other machine should reach this driver, and a laptop's name often cannot be resolved.
+        # No other machine needs to reach this driver, and a laptop's host name often does not resolve.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Renames a local file instead of forking a process to do so: 20 ms less for each of the two logs of a
-        # batch. Wrong on a shared store.
+        # Renames local files without forking a process, which saves 20 ms for each of a batch's two logs.
+        # Unsafe on a shared store.
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
     }
 )
-"""For `local[…]` masters only: one driver on one machine."""
+"""Settings for `local[…]` masters only: one driver on one machine."""
 
 
-#: Spark's own defaults at its shells' level, so that it prints nothing about either.
+#: Spark's own defaults, at the log level of its shells; with this file Spark prints nothing about either.
 LOG_SETTINGS: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = console
@@ -76,9 +77,9 @@ logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 """
 
-#: Ours: a laptop has other work.
+#: Ours: two cores, because a laptop has other work.
 MASTER: Final = "local[2]"
-#: Set by spark-submit, which has started the Java machine already.
+#: Set by spark-submit, which has already started the JVM.
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 #: The name under which an archive is unpacked in each worker's directory, as in Spark's documentation.
 ENVIRONMENT: Final = "environment"
@@ -96,13 +97,13 @@ def bootstrap(directory: Path | None = None, *, master: str = "local") -> None:
 
     directory = directory or spark_directory()
     if "PYSPARK_PYTHON" not in os.environ:
-        # Otherwise workers run whatever `python3` is in the PATH.
+        # By default, workers run the first `python3` on the PATH.
         os.environ["PYSPARK_PYTHON"] = sys.executable if is_local(master) else _python_by_name()
     if "SPARK_HOME" not in os.environ:
         package = Path(pyspark.__file__).parent
         home = directory / "spark"
         home.mkdir(parents=True, exist_ok=True)
-        for name in ("jars", "bin"):  # Deliberately without python/lib, which has the zip.
+        for name in ("jars", "bin"):  # Deliberately not python/lib, which has the zip.
             _link(home / name, package / name)
         # Suppresses four lines at every start; a user's SPARK_CONF_DIR takes precedence.
         write_file(home / "conf" / "log4j2.properties", LOG_SETTINGS)
@@ -113,7 +114,7 @@ def bootstrap(directory: Path | None = None, *, master: str = "local") -> None:
 
 
 def _python_by_name() -> str:
-    """Return this Python's name, found on workers and here: Spark starts the driver's helpers by it."""
+    """Return a name for this Python that works on workers and here: Spark also starts helpers here by it."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     ours = Path(sys.executable).parent
     if not (ours / name).exists():
@@ -143,8 +144,8 @@ def session(
 
     master: by default `local[2]`, or spark-submit's, whose settings are then kept too.
     settings: take precedence over SETTINGS and LOCAL_SETTINGS. directory: for the links and the Java of
-    `bootstrap`. archive: for a cluster, packages that its workers lack, as `.tar.gz` or `.zip`; a file, or a
-    URL. All of this is optional: any session finds the source, or gets it by `register`.
+    `bootstrap`. archive: for a cluster, packages that its workers lack, as `.tar.gz` or `.zip`; a file or a
+    URL. This function is optional: any other session finds the source by itself or with `register`.
     """
     with needs_extra("libramq.spark.session", "spark"):
         from pyspark.sql import SparkSession
@@ -168,31 +169,31 @@ def session(
 
 
 def _finds_source(spark: "SparkSession") -> bool:
-    """Return whether Spark has found the source by itself: it warns of one that is registered again.
+    """Return whether Spark has found the source by itself; registering it again would cause a warning.
 
-    On a cluster it does not see the code that is sent.
+    On a cluster, Spark does not see the code that is sent.
     """
     if not is_local(spark.sparkContext.master or ""):
         return False
-    state: Any = spark._jsparkSession.sessionState()  # Nothing public says it.
+    state: Any = spark._jsparkSession.sessionState()  # No public API has it.
     return bool(state.dataSourceManager().dataSourceExists("rocketmq"))
 
 
 def _settings_of(master: str, archive: Path | str | None) -> Mapping[str, str]:
     if is_local(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Else a warning about the host's name.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Avoids a warning about the host name.
         return LOCAL_SETTINGS
     if archive is None:
         return {}
     return {
-        # YARN has its own way of bringing files to containers.
+        # YARN has its own setting for files that containers need.
         "spark.yarn.dist.archives" if master == "yarn" else "spark.archives": f"{archive}#{ENVIRONMENT}",
         "spark.executorEnv.PYTHONPATH": ENVIRONMENT,
     }
 
 
 def _send_package(spark: "SparkSession") -> None:
-    """Send this package to a cluster's workers. Before `register`, which records their imports."""
+    """Send this package to a cluster's workers. Call it before `register`, which records the imports."""
     context = spark.sparkContext
     if is_local(context.master or "") or any(file.endswith(package_zip().name) for file in context.listFiles):
         return
@@ -200,7 +201,7 @@ def _send_package(spark: "SparkSession") -> None:
 
 
 def register(spark: "SparkSession") -> None:
-    """Register `format("rocketmq")` in a session, whether or not Spark finds it by itself."""
+    """Register `format("rocketmq")` in a session, even if Spark finds it by itself."""
     from libramq.spark.source import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)

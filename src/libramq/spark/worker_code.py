@@ -1,7 +1,7 @@
 """Worker code: LibraMQ as a zip file, for the workers of a cluster.
 
 Workers need the driver's version, so our sessions send their own package. Compiled packages cannot be sent
-this way: workers have `msgspec`, `numpy`, `pyarrow` and `structlog`, or get them by an archive
+this way: workers must have `msgspec`, `numpy`, `pyarrow` and `structlog`, or receive them in an archive
 (docs/clusters.md).
 
 `python -m libramq.spark.worker_code libramq.zip` writes the file for `spark-submit --py-files`.
@@ -24,7 +24,7 @@ PACKAGES: Final = ("libramq", "pyspark_rocketmq")
 
 @cache
 def package_zip() -> Path:
-    """Return this process's zip file, which is removed when the process ends."""
+    """Return this process's zip file; it is removed when the process ends."""
     import libramq
 
     directory = Path(tempfile.mkdtemp(prefix="libramq-"))
@@ -35,7 +35,7 @@ def package_zip() -> Path:
 
 
 def write_package(path: Path) -> None:
-    """Write the file; a concurrent reader sees the old one or the new one."""
+    """Write the file atomically: a concurrent reader sees either the old file or the new one."""
     import libramq
 
     if path.suffix != ".zip":

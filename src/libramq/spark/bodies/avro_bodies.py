@@ -29,7 +29,7 @@ _LOGICAL: Final[Mapping[str, t.DataType]] = {
 
 
 class AvroBodies(BodyDecoder):
-    """Decodes data of one schema."""
+    """Decodes Avro datums of one schema."""
 
     def __init__(self, schema: str | Mapping[str, Any]) -> None:
         with needs_extra("Avro", "formats"):

@@ -1,5 +1,5 @@
-"""Bodies (`from_message`): JSON, Avro, Protocol Buffers or text as columns, beside those that cannot be
-decoded.
+"""Message bodies (`from_message`): JSON, Avro, Protocol Buffers or text decoded into columns, and the bodies
+that do not decode kept beside them.
 
     from libramq.spark import from_message
 
@@ -7,9 +7,9 @@ decoded.
     good = read.where("read.corrupt IS NULL").select("read.value.*", "offset")
     dead = read.where("read.corrupt IS NOT NULL").select("read.corrupt", "offset")
 
-A body that does not match the schema is in `corrupt` unchanged, its value is null, and no query fails because
-of it. JSON and text are decoded by Spark itself; Avro and Protocol Buffers by Python in the workers (the
-extra `formats`), because Spark's own decoders of these are not part of PySpark.
+A body that does not match the schema is returned unchanged in `corrupt` with a null value; it never fails the
+query. Spark itself decodes JSON and text. Python decodes Avro and Protocol Buffers in the workers (the extra
+`formats`), because PySpark does not include Spark's own decoders for these.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,12 +33,12 @@ def from_message(
     """Return a struct of `value` and `corrupt` (binary): exactly one is null, or both if the body is null.
 
     kind         schema
-    json         Spark's: a DDL text or a StructType; fields may be missing, and others are ignored
-    avro         Avro's: JSON text, a mapping, or the path of a file; a body is one datum without a header
+    json         Spark's: a DDL string or a StructType; fields may be missing, unknown ones are ignored
+    avro         Avro's: JSON text, a mapping, or a file path; a body is one datum without a header
     protobuf     a descriptor set (protoc --include_imports -o FILE), bytes or a path; `message` is the type
     string       none; a body must be UTF-8
 
-    Raises ConfigError for a kind or schema that cannot be used.
+    Raises ConfigError for an unknown kind or an unusable schema.
     """
     from pyspark.sql import functions as f
 
@@ -68,7 +68,7 @@ def _from_json(body: "Column", schema: Any, _message: str | None) -> "Column":
     try:
         fields = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     except ParseException as error:
-        reason = str(error).strip()  # It begins with an empty line.
+        reason = str(error).strip()  # The message begins with an empty line.
         raise ConfigError(f"from_message: {schema!r} is no schema of Spark's: {reason}") from None
     assert isinstance(fields, StructType), "a DDL text is one"
     with_corrupt = StructType([*fields.fields, StructField(_CORRUPT, StringType())])
@@ -82,7 +82,7 @@ def _from_json(body: "Column", schema: Any, _message: str | None) -> "Column":
             f.when(is_good, value).alias("value"), f.when(~is_good, body.cast("binary")).alias("corrupt")
         )
 
-    # An array of one element, so that it is parsed once for all its uses.
+    # Wrapped in an array of one element, so that Spark parses the body only once.
     return f.when(body.isNotNull(), f.transform(f.array(parsed), judged)[0])
 
 
@@ -108,7 +108,7 @@ def _read_by(bodies: "BodyDecoder", body: "Column") -> "Column":
     def read(column: pa.Array) -> pa.Array:
         return bodies(column)
 
-    udf: Any = arrow_udf  # Its stub requires the kind, which it infers.
+    udf: Any = arrow_udf  # The stub requires the function type, which Spark infers.
     made: Column = udf(read, bodies.spark_type)(body.cast("binary"))
     return made
 

@@ -1,4 +1,4 @@
-"""Bodies that are decoded in Python, as an Arrow array of `value` and `corrupt`."""
+"""Bodies decoded in Python, as an Arrow array of `value` and `corrupt`."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, DataType, StructField, StructType
 
 
 class BodyDecoder:
-    """Decodes a binary array; a value, so that it can be sent to workers."""
+    """Decodes a binary array; a plain value that can be sent to workers."""
 
     def __init__(self, value_type: DataType) -> None:
         self.value_type = value_type
@@ -19,11 +19,11 @@ class BodyDecoder:
         return StructType([StructField("value", self.value_type), StructField("corrupt", BinaryType())])
 
     def decode(self, body: bytes) -> Any:
-        """Return the value of a body; raises anything for invalid bytes."""
+        """Return the value of a body; invalid bytes may raise any exception."""
         raise NotImplementedError
 
     def __call__(self, bodies: pa.Array) -> pa.Array:
-        """Decode each body; if that fails, or the value does not match, the body itself is in `corrupt`."""
+        """Decode each body; one that fails to decode or does not match the type is returned in `corrupt`."""
         encoded, kind = bodies.to_pylist(), to_arrow_type(self.value_type, timezone="UTC")
         values = [None if body is None else self._try(body) for body in encoded]
         try:

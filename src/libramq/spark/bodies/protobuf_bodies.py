@@ -4,7 +4,7 @@
     int64 sint64 sfixed64 uint32 fixed32  bigint
     uint64 fixed64                        decimal(20,0)
     float double string bytes             float double string binary
-        enum                                  string: its name, or the number if it has none
+    enum                                  string: its name, or the number if it has none
     message repeated map                  struct array map
     google.protobuf.Timestamp             timestamp
 
