@@ -1,1 +1,1 @@
-"""Recovery: what a store is after it was closed, killed or damaged, and how it is opened."""
+"""Recovery: opens a store after it was closed, killed or damaged."""

@@ -1,8 +1,8 @@
-"""Data kept aside: the end of a commit log that was cut off, in files of its own, and how many are kept.
+"""Data kept aside: copies of ends cut off the commit log, and the limit of their number.
 
     damaged/<physical offset, 20 digits>.<number>
 
-Each file of the log gives one, with its data behind the cut, without the zeroes at the end.
+Each file of the log yields one copy with its data after the cut, without the zeroes at the end.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from libramq.store.log.log_scan import LogFiles
 from libramq.store.log.segments import NAME_DIGITS, Segments
 
 DIRECTORY: Final = "damaged"
-#: Ours: how many torn ends of power cuts are kept; then the oldest is removed. An operator's cuts stay.
+#: Ours: at most this many torn ends of power cuts are kept, the newest; an operator's cuts are never removed.
 TORN_FILES_MAX: Final = 32
-#: Ours: after this many zeroes a torn end counts as over; reading a whole file takes seconds.
+#: Ours: a torn end is taken to be over after this many zeroes; reading a whole file takes seconds.
 ZEROES_MAX: Final = 16 << 20
 _CHUNK_BYTES: Final = 1 << 20
 _TORN: Final = ".torn"
@@ -25,8 +25,7 @@ _TORN: Final = ".torn"
 def keep_aside(
     filesystem: FileSystem, root: Path, segments: Segments, offset: int, *, is_torn: bool
 ) -> tuple[int, Path | None]:
-    """Copy everything behind an offset of the log; return how many bytes, and where (None: there was
-    nothing).
+    """Copy everything after an offset of the log; return its size and the first copy (None if empty).
 
     is_torn: the data was never known to be on the disk, so old copies of such ends may be removed.
     """
@@ -65,7 +64,7 @@ def _chunks(segments: LogFiles, start: int, end: int) -> Iterator[tuple[int, byt
 
 
 def written_size(segments: LogFiles, start: int, end: int, zeroes_max: int | None) -> int:
-    """Return the size up to the final zeroes, or up to more zeroes than are read."""
+    """Return the size without the final zeroes, or up to the first `zeroes_max` zeroes."""
     size = 0
     for offset, data in _chunks(segments, start, end):
         if zeroes_max is not None and offset - start - size >= zeroes_max:

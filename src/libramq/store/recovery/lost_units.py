@@ -1,16 +1,16 @@
-"""The lost units: which files of consume queues are gone, and what of them the log gives back.
+"""The lost units: finds missing files of consume queues, and restores their units from the log.
 
     unit      0 … 99 │ 100 … 199 │ 200 …        the file with 100 to 199 is gone
-    log       … 98 99 │ 100 101 … 198 199 │ 200      one run up to the first entry that is there: given back
+    log       … 98 99 │ 100 101 … 198 199 │ 200      one run up to the first existing unit: restored
 
-A queue may begin later than the log only where its files were removed with the log's, or its messages were
-deleted; else its first files were lost. Records are given back only if their numbers run without a gap, in
-the log's order, up to the first entry that is there. So those of a topic that was deleted and made again stay
-away, also where nothing has a note of the deletion (Apache's stores).
+A queue may begin later than the log only if its files were removed with the log's or its messages were
+deleted; otherwise its first files were lost. Units are restored only if their numbers run without a gap, in
+the log's order, up to the first existing unit. This excludes records of a topic that was deleted and
+recreated, even if no note of the deletion exists (Apache's stores).
 
-A queue of which every file is gone has no such entry: `recover` builds it with all others. The count of units
-in the recovery point says whether last files are lost. It is void once another broker has stored messages:
-then the log is searched for what follows the last entry of queues that end with a whole file, or have none.
+A queue without any file has no existing unit; `recover` rebuilds it with all others. The unit count in the
+recovery point tells whether last files were lost. It is void once another broker has stored messages. In that
+case the log is searched for units after the end of every queue that ends with a full file or has no units.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 class Run:
-    """Records of a queue without a gap in their numbers; another number begins another run."""
+    """Consecutively numbered records of a queue; a gap begins another run."""
 
     __slots__ = ("count", "next_number")
 
@@ -45,7 +45,7 @@ class Run:
 
 
 class LostUnits:
-    """Places [low, end) of a queue without units, between places of the log; low 0: from the beginning on."""
+    """A queue's places [low, end) without units, and their records' range in the log. low 0: the start."""
 
     def __init__(self, queue: ConsumeQueue, low: int, end: int, after: int) -> None:
         self.queue = queue
@@ -57,20 +57,20 @@ class LostUnits:
 
     @property
     def has_records(self) -> bool:
-        """Return whether the log has a record that may be one of the lost."""
+        """Return whether the log has a record whose unit may be among the lost ones."""
         return self._run.count > 0
 
     def offer(self, head: RecordHead, number: int) -> None:
-        """Take a record of the queue if it may be one of the lost."""
+        """Take a record of the queue if its unit may be among the lost ones."""
         if self.after <= head.physical_offset < self.before:
             count = message_count(head)
             if not self._run.add(number, count):
                 self._units.clear()
-            if self._run.next_number <= self.number:  # Others are too many for the lost places.
+            if self._run.next_number <= self.number:  # Later numbers exceed the lost places.
                 self._units += self.queue.with_tail(unit_of(head), number, count, head.store_timestamp_ms)
 
     def restore(self) -> int:
-        """Write what was found, and blank units in place of the rest; return how many were found."""
+        """Write the units found, and blank units in place of the rest; return the number found."""
         room = (self.end - self.low) * self.queue.unit_bytes
         units = bytes(self._units[-room:]) if self._run.next_number == self.number else b""
         self.queue.restore(self.low, self.end, units, before=self.after if self.low else 0)
@@ -78,7 +78,7 @@ class LostUnits:
 
 
 def lost_units(queue: ConsumeQueue, log_start: int, deletions: Deletions) -> Iterator[LostUnits]:
-    """Yield what a queue lacks, as its files say; waits for the disk."""
+    """Yield a queue's ranges of lost units, according to its files; waits for the disk."""
     starts = queue.segments.starts
     first = queue.segments.min_offset // queue.unit_bytes if starts else 0
     if first and queue.written > first:
@@ -91,7 +91,7 @@ def lost_units(queue: ConsumeQueue, log_start: int, deletions: Deletions) -> Ite
 
 
 def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: Deletions) -> None:
-    """Give queues back what files between or before others had; waits for the disk."""
+    """Restore units of files that are missing before or between others; waits for the disk."""
     lost: dict[QueueKey, list[LostUnits]] = {}
     for queue in queues:
         if found := list(lost_units(queue, log_.min_offset, deletions)):
@@ -108,7 +108,7 @@ def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: De
         restored = sum([each.restore() for each in found])
         queue.restored()
         queues.unsynced[queue] = None
-        if any(each.low or each.has_records for each in found):  # Else it begins where the log does.
+        if any(each.low or each.has_records for each in found):  # Otherwise it begins with the log.
             log.warning(
                 "files of a consume queue were lost; what the commit log has of them is built again",
                 topic=queue.topic,
@@ -122,7 +122,7 @@ def restore_lost_ends(
 ) -> bool:
     """Rebuild the units of the queues' last files; return whether there were any. Waits for the disk.
 
-    A queue that had no entry gets those of the newest topic of its name, whose numbers begin at 0 once more.
+    A queue without units gets those of the newest topic of its name, whose numbers restart at 0.
     """
     begin = max(log_.min_offset, min(queue.last_physical_end for queue in lost))
     was_empty = {queue: not queue.last_physical_end for queue in lost}
@@ -142,7 +142,7 @@ def restore_lost_ends(
 def _records_between(
     log_: CommitLog, queues: ConsumeQueueTable, begin: int, end: int
 ) -> Iterator[tuple[RecordHead, QueueKey, int]]:
-    """Yield the records of the log with each queue that they are in, and their numbers there."""
+    """Yield the records of the log, each with every queue that contains it and its number there."""
     for head in LogScan(log_.segments, begin, protected=min(end, log_.segments.end), refuses_nuls=False):
         if head.offset >= end if not isinstance(head, RecordHead) else head.physical_offset >= end:
             return

@@ -1,12 +1,12 @@
-"""The opening of a store: how it finds out whether the store was closed, killed or written by another broker,
-or has lost the log's first files, and what follows from that; when a full disk makes it read-only.
+"""The opening of a store: detects whether the store was closed, killed or written by another broker, or has
+lost the log's first files, and recovers accordingly; on a full disk it opens read-only.
 
-        no `abort`              closed: everything is on the disk, the queues show where the log ends
-        `abort` with our mark   killed while ours: the recovery point shows what was on the disk
+        no `abort`              closed: everything is on the disk, and the queues determine the log's end
+        `abort` with our mark   killed under LibraMQ: the recovery point tells what was on the disk
         any other `abort`       another broker wrote last: nothing is known, the whole log is read
 
-This opening's recovery point, and then the mark, are on the disk before anything else changes. If an operator
-must decide first, a closed store is left closed.
+This opening's recovery point and then the mark are on the disk before anything else changes. If an operator
+must decide first, a closed store stays closed.
 """
 
 from pathlib import Path
@@ -63,13 +63,13 @@ class StoreOpening:
         self._is_marked = False
 
     def run(self) -> RecoveryReport:
-        """Recover; StoreDamaged if an operator must decide first."""
+        """Recover the store; raises StoreDamaged if an operator must decide first."""
         abort = self._config.root / ABORT
         abort_text = self._filesystem.read_text(abort)
         clean = abort_text is None
         point = self._points.file.load()
         trusted = point if abort_text is None or (point and point.is_of(abort_text)) else None
-        # Before files are repaired, so that an opening after a kill here starts from the same knowledge.
+        # Written before files are repaired, so that after a kill here the next opening knows as much.
         if not clean:
             self._mark(trusted or (point or RecoveryPoint()).next_generation(self._now_ms), abort)
         self._deletions.load(end=deletions_end(point, abort_text))
@@ -112,14 +112,14 @@ class StoreOpening:
             return [queue for queue in self._queues if queue.last_physical_end]
         if clean and (point is None or found.known_end > point.flushed):  # Another broker wrote last.
             lost = [queue for queue in self._queues if queue.may_lack_end]
-            if lost:  # The search takes some 6 µs a record.
+            if lost:  # The search takes some 6 µs per record.
                 begin = min(queue.last_physical_end for queue in lost)
                 log.info("the log is searched for lost ends of queues", queues=len(lost), begin=begin)
             return lost
         return []
 
     def _compare_beginning(self, point: RecoveryPoint | None, known_end: int) -> None:
-        """Report files that are missing where the log began."""
+        """Log a warning if files at the start of the log are missing."""
         if point is None or not self._log.segments.starts:
             return
         lost = lost_before(point, self._log.min_offset, known_end)
@@ -152,7 +152,7 @@ class StoreOpening:
         )
 
     def set_mark(self) -> bool:
-        """Set the mark of this opening if missing; return whether it is set: nothing is stored before."""
+        """Set the mark of this opening if missing; return whether it is set. Nothing is stored without it."""
         if not self._is_marked:
             self._mark(self._points.point, self._config.root / ABORT)
         return self._is_marked and (not self._deletions.is_stale or self._deletions.save())
@@ -168,7 +168,7 @@ class StoreOpening:
             log.error("the disk is full: the store is open read-only", reason=str(failed))
 
     def _cut(self, end: int, beginning: Beginning) -> int:
-        """Keep aside what is behind the end; if that was on the disk once, first record that it is gone."""
+        """Keep aside the data after the end; if it was on the disk once, lower the recovery point first."""
         is_torn = end >= beginning.protected
         size, path = 0, None
         try:

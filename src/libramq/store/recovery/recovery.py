@@ -1,21 +1,20 @@
-"""The recovery: from where on the log is read and queues are built again, up to where it is valid after a
-kill, damage or lost power, what is cut off, which damaged records are skipped and reported, and when an
-operator must decide.
+"""The recovery: reads the log and rebuilds the queues after a stop, a kill, damage or lost power; cuts off a
+torn end, skips and reports damaged records, and decides when an operator must choose.
 
 1. Choose where to begin (`Beginning`). After a clean stop: where the queues end. Otherwise: at the recovery
-   point, if the broker that wrote last made it; else at the first file. Never by a time.
-2. Cut the queues there. Read records from there on; each gives its queue a unit again.
-3. Behind the data known to be on the disk, the first thing that is not a complete, valid record ends the log;
-   the rest is kept aside and removed. Before it nothing is removed without an operator.
+   point, if the last broker to write made it, or else at the first file. Never by a time.
+2. Cut the queues there, read the records from there, and rebuild a unit from each.
+3. After the data known to be on the disk, the log ends at the first position without a complete, valid
+   record; the rest is kept aside and removed. Earlier data is never removed without an operator.
 
-So queues are never trusted beyond the recovery point; they are built from the log, which is authoritative.
+So queues are never trusted beyond the recovery point; they are rebuilt from the log, which is authoritative.
 
-One damaged record whose frame leads to a valid next one is skipped automatically. For anything else that was
-on the disk and cannot be read the broker does not start until an operator chooses; its error states the cost
-of each choice:
+A single damaged record whose frame leads to a valid next record is skipped automatically. If any other data
+that was on the disk cannot be read, the broker does not start until an operator chooses. The error states the
+cost of each choice:
 
-    skip   skip unreadable data, keep everything behind it
-    cut    end the log before it; the data behind is kept aside in `damaged`
+    skip   skip unreadable data, keep everything after it
+    cut    end the log before it; later data is kept aside in `damaged`
 
 Upstream: store/DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally.
 """
@@ -44,8 +43,8 @@ log = get_logger(__name__)
 class RecoveryReport:
     """The findings of recovery.
 
-    unreachable_count: valid records whose queue or number cannot be right. damages: unreadable data that had
-    been on the disk, and was skipped. cut_bytes: how much was kept aside and removed.
+    unreachable_count: valid records with an impossible queue or number. damages: skipped unreadable data that
+    had been on the disk. cut_bytes: the size of the data that was kept aside and removed.
     """
 
     clean: bool
@@ -60,11 +59,11 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """The beginning of a recovery: its place, and what it may rely on.
+    """The beginning of a recovery: its position and its assumptions.
 
-    known_end: the log was on the disk up to there, so it can only be shorter if files are lost.
-    protected: nothing before is cut without an operator. refuses_nuls: everything behind `protected` was
-    written by a broker that accepts no NULs. lacks_units: queues were lost, so all of them are built again.
+    known_end: the log was on the disk up to here, so it is shorter only if files were lost. protected:
+    nothing before this is cut without an operator. refuses_nuls: everything after `protected` was written by
+    a broker that accepts no NULs. lacks_units: queues were lost, so all of them are rebuilt.
     """
 
     start: int
@@ -75,7 +74,7 @@ class Beginning:
 
 
 def begin_after_stop(log_: CommitLog, queues: ConsumeQueueTable, point: RecoveryPoint | None) -> Beginning:
-    """Begin where the queues end: everything was flushed then."""
+    """Begin where the queues end, because a clean stop flushes everything."""
     files_end = log_.segments.end
     beyond = [queue for queue in queues if queue.last_physical_end > files_end]
     queue_end = max((queue.last_physical_end for queue in queues if queue not in beyond), default=0)
@@ -86,7 +85,7 @@ def begin_after_stop(log_: CommitLog, queues: ConsumeQueueTable, point: Recovery
         )
     queue_end = max([queue_end, *(queue.last_physical_end for queue in beyond)])
     known_end = max(queue_end, point.flushed if point else 0)
-    # A broker that wrote since then left more behind than the point knows, and the point's count is void.
+    # If a broker wrote after the point, the queues end later, and the point's unit count is void.
     counts = point is not None and queue_end <= point.flushed
     lacks_units = counts and point is not None and queues.count_units() < point.units
     start = log_.min_offset if lacks_units else max(queue_end, log_.min_offset)
@@ -100,7 +99,7 @@ def begin_after_stop(log_: CommitLog, queues: ConsumeQueueTable, point: Recovery
 
 
 def begin_after_crash(log_: CommitLog, queues: ConsumeQueueTable, point: RecoveryPoint | None) -> Beginning:
-    """Begin at the recovery point; without one at the first file, as units of any file may be missing."""
+    """Begin at the recovery point; without one, at the first file: units of any file may be missing."""
     if point is None:
         return Beginning(
             start=log_.min_offset,
@@ -119,7 +118,7 @@ def begin_after_crash(log_: CommitLog, queues: ConsumeQueueTable, point: Recover
 def face_lost_files(
     log_: CommitLog, queues: ConsumeQueueTable, beginning: Beginning, damaged: Damaged | None
 ) -> Beginning:
-    """Return where to begin although files of the log are gone; StoreDamaged without a decision."""
+    """Return where to begin if files of the log are gone; raises StoreDamaged without a decision."""
     segments = log_.segments
     if segments.end >= beginning.known_end:
         return beginning
@@ -132,7 +131,7 @@ def face_lost_files(
     if damaged is Damaged.CUT:
         queues.delete_all()
         return Beginning(start=0, protected=0, known_end=0)
-    # Used numbers are not assigned again: queues continue where they were, in a file behind all others.
+    # Used numbers are not reassigned: queues continue at their ends, in a file after all others.
     last = max(beginning.known_end, *(queue.last_physical_end for queue in queues), 0)
     start = -(-last // segments.file_size) * segments.file_size
     segments.create(start)
@@ -149,10 +148,10 @@ def recover(
     damaged: Damaged | None = None,
     before_cut: Callable[[int], int] = lambda _: 0,
 ) -> RecoveryReport:
-    """Bring log and queues, both loaded, to the same end; StoreDamaged if an operator must decide.
+    """Bring the loaded log and queues to the same end; raises StoreDamaged if an operator must decide.
 
-    deletions: the records of a deleted topic get no units.
-    before_cut: keeps aside what lies behind an offset, and returns how many bytes there were.
+    deletions: the records of a deleted topic get no units. before_cut: keeps aside the data after an offset,
+    and returns its size.
     """
     for queue in queues:
         queue.truncate_physical(beginning.start)
@@ -192,7 +191,7 @@ def recover(
 
 
 def _dispatch(queues: ConsumeQueueTable, head: RecordHead, deletions: Deletions) -> bool:
-    """Give a record's queues their units; False if its own queue or number is impossible."""
+    """Add a record's units to its queues; return False if its own queue or number is impossible."""
     is_possible = True
     for place in queues.places(head):
         if head.physical_offset >= deletions.end_of(place.topic):
@@ -202,7 +201,7 @@ def _dispatch(queues: ConsumeQueueTable, head: RecordHead, deletions: Deletions)
 
 
 def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> None:
-    """Leave a blank number in its queue for an unreadable record, if its queue is known."""
+    """Skip an unreadable record; if its queue is known, add a blank unit there."""
     log.error(
         "part of the commit log cannot be read and is skipped",
         file=str(log_.segments.path(log_.segments.start_of(damage.offset))),
@@ -231,9 +230,9 @@ def refusal(
     rest: Iterable[RecordHead | Damage],
     known_end: int,
 ) -> StoreDamaged:
-    """Return the error for damage without an operator's decision: what each choice would lose.
+    """Return the error for damage without an operator's decision, stating what each choice would lose.
 
-    rest: the log behind the first damage, which is read to count its messages.
+    rest: a scan of the log after the first damage, to count its messages.
     """
     next_numbers = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
     stretches = [first]
@@ -262,7 +261,7 @@ def refusal(
 
 
 def lost_files(segments: Segments, known_end: int, unit_count: int) -> StoreDamaged:
-    """Return the error for a log that is shorter than it was known to be."""
+    """Return the error for a log that ends before its known end."""
     what = f"ends at offset {segments.end}" if segments.starts else "has no files"
     way = (
         "either continues without them" if segments.starts
