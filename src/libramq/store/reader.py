@@ -1,15 +1,16 @@
-"""The store reader: reads a store directory, or a copy, without its broker; up to where its queues can be
+"""The store reader: reads a store directory or a copy without its broker, as far as its queues can be
 trusted.
 
         survey()   where each queue begins and ends, up to the last complete durable record
-        windows()  ranges of the log with the places of the wanted records in them, as arrays
+        windows()  ranges of the log, with the positions of the wanted records as arrays
 
 If the store was closed, its consume queues are right. If not (`abort` exists), they are trusted up to the
-recovery point; in a store that Apache's broker wrote, up to the store time in its checkpoint, which is wrong
-if the clock was set back. The rest is read from the log record by record if no broker has the store open, and
-ignored if one has: that broker could still lose it. Records that cannot be read are reported as lost.
+recovery point or, in a store written by Apache's broker, up to the store time in its checkpoint, which is
+wrong if the clock was set back. Later records are read from the log one by one if no broker has the store
+open. If one has, they are ignored, because the broker could still lose them. Records that cannot be read are
+reported as lost.
 
-Reading goes through the log once for all queues together, in the order in which it was written.
+A read goes through the log once for all queues, in the order of writing.
 """
 
 import contextlib
@@ -41,14 +42,14 @@ QueueKey = tuple[str, int]
 Places = npt.NDArray[np.int64]
 OnLost = Callable[[QueueKey, int, int], None]
 
-WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of the processor's cache.
-SURVEYS_MAX: Final = 10  # Ours: a broker removes files every 10 s, and a survey takes seconds.
-GAP_BYTES: Final = 16 << 10  # Ours: a read of its own costs what copying so much does.
+WINDOW_BYTES: Final = 4 << 20  # Ours: read at a time; more exceeds the processor's cache.
+SURVEYS_MAX: Final = 10  # Ours: a broker removes files every 10 s; a survey takes seconds.
+GAP_BYTES: Final = 16 << 10  # Ours: copying this much costs as much as another read.
 UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
 class Extent(NamedTuple):
-    """The first and last number of a queue. tail: the units from `tail_start` on that its files lack."""
+    """The offsets of a queue. tail: the units from `tail_start` that its files lack."""
 
     min_offset: int
     max_offset: int
@@ -67,7 +68,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogWindow:
-    """A range of the log. starts: the wanted records' places in it; physical: and in the log."""
+    """A range of the log. starts: the wanted records' positions in `data`; physical: in the log."""
 
     data: bytes
     starts: npt.NDArray[np.int64]
@@ -77,7 +78,7 @@ class LogWindow:
 class StoreReader:
     """Reads a store; changes nothing in the directory.
 
-    commit_log: the directory of its log, if that is not in it (storePathCommitLog).
+    commit_log: the directory of the log, if it is outside the store directory (storePathCommitLog).
     """
 
     def __init__(
@@ -95,9 +96,9 @@ class StoreReader:
         self._files: dict[QueueKey, ReadOnlyFiles] = {}
 
     def survey(self) -> dict[QueueKey, Extent]:
-        """Return every queue there is; reads the end of the log where the store was not closed.
+        """Return the extent of every queue; reads the end of the log if the store was not closed.
 
-        Where a broker removes files meanwhile it starts again; raises StoreError if that does not end.
+        Starts again if a broker removes files meanwhile; raises StoreError after SURVEYS_MAX attempts.
         """
         for _ in range(SURVEYS_MAX):
             with contextlib.suppress(FileRemoved):
@@ -128,7 +129,7 @@ class StoreReader:
     def _survey_unclosed(
         self, found: dict[QueueKey, "_Found"], point: RecoveryPoint | None, abort_text: str
     ) -> None:
-        """Keep the units that are known to be on the disk, and read the log behind them."""
+        """Keep the units that are known to be on the disk, and read the log after them."""
         is_locked = self._filesystem.is_locked(self._root / "lock")
         if point is not None and point.is_of(abort_text):
             for key, queue in found.items():
@@ -146,9 +147,9 @@ class StoreReader:
             self._scan(found, LogScan(self._log, self._end_of_units(found)))
 
     def batch_topics(self) -> list[str]:
-        """Return the topics whose queues are of batches, which no survey has.
+        """Return the topics with batch queues, which surveys do not include.
 
-        Apache's broker leaves empty directories behind when it deletes one.
+        Apache's broker leaves empty directories when it deletes a topic; those do not count.
         """
         root = self._root / "batchconsumequeue"
         listdir = self._filesystem.listdir
@@ -159,13 +160,13 @@ class StoreReader:
         ]
 
     def offset_at(self, key: QueueKey, extent: Extent, time_ms: int) -> int:
-        """Return the first message of a queue stored at a time or later; the queue's end if there is none."""
+        """Return the offset of a queue's first message stored at a time or later, or the queue's end."""
 
         def stored_ms(number: int) -> int:
             with contextlib.suppress(FileRemoved):
                 (unit,) = self._units(key, extent, number, number + 1)
                 return self._stored_ms(int(unit["physical"]))
-            return 0  # What was removed meanwhile is older.
+            return 0  # Files removed meanwhile are older.
 
         return bisect_left(range(extent.max_offset), time_ms, extent.min_offset, key=stored_ms)
 
@@ -203,14 +204,14 @@ class StoreReader:
         return files
 
     def _ends_of_files(self, key: QueueKey) -> tuple[int, int]:
-        """Return the first number in the files, and the one after the last unit. Zeroes follow."""
+        """Return the first number in the files, and the number after the last unit, where zeroes follow."""
         files = self._files_of(key)
         if not files.starts:
             return 0, 0
         return files.min_offset // UNIT_BYTES, end_of_units(files)
 
     def _first_after(self, key: QueueKey, queue: "_Found", time_ms: int) -> int:
-        """Return the first unit that does not point to a record stored before a time."""
+        """Return the number of the first unit that does not point to a record stored before a time."""
 
         def is_after(number: int) -> bool:
             physical, size, _ = UNIT.unpack(self._files_of(key).read(number * UNIT_BYTES, UNIT_BYTES))
@@ -220,7 +221,7 @@ class StoreReader:
         return bisect_left(range(queue.written), True, queue.first, key=is_after)
 
     def _first_at_or_after(self, key: QueueKey, queue: "_Found", physical_offset: int) -> int:
-        """Return the first number whose unit points to a place or beyond it, or was never written."""
+        """Return the first number whose unit points to an offset or after it, or was never written."""
         files = self._files_of(key)
 
         def is_behind(number: int) -> bool:
@@ -230,7 +231,7 @@ class StoreReader:
         return bisect_left(range(files.end // UNIT_BYTES), True, queue.first, key=is_behind)
 
     def _end_of_units(self, found: dict[QueueKey, "_Found"]) -> int:
-        """Return where the last record ends that a queue's files refer to."""
+        """Return the end of the last record that the queues' files refer to."""
         end = self._log.min_offset
         for key, queue in found.items():
             if queue.written > queue.first:
@@ -241,9 +242,9 @@ class StoreReader:
         return end
 
     def _scan(self, found: dict[QueueKey, "_Found"], scan: LogScan) -> None:
-        """Read the log from the end of the trusted units; each record gives its queue a unit again."""
+        """Read the log from the end of the trusted units, and rebuild a unit from each record."""
         for head in scan:
-            if isinstance(head, Damage) or is_of_batch_queue(head):  # A survey has no queues of batches.
+            if isinstance(head, Damage) or is_of_batch_queue(head):  # Surveys have no batch queues.
                 continue
             if is_queued(head.sys_flag):
                 unit = unit_of(head)
@@ -253,7 +254,7 @@ class StoreReader:
                         found[name, queue_id].add(number, unit)
 
     def _min_offset(self, key: QueueKey, queue: "_Found", deletions: Deletions) -> int:
-        """Return the first message that is still in the log, and was not deleted."""
+        """Return the offset of the first message that is still in the log and was not deleted."""
         physical_min = max(self._log.min_offset, deletions.end_in_queue(*key))
         extent = Extent(queue.first, queue.max_offset, queue.written, bytes(queue.tail))
 
@@ -278,7 +279,7 @@ class StoreReader:
     def units_or_begin(
         self, key: QueueKey, extent: Extent, start: int, end: int
     ) -> npt.NDArray[np.void] | int:
-        """Return units, or the first number that a queue's files still have if that is behind `start`."""
+        """Return units, or the first number in the queue's files if it is after `start`."""
         if start < extent.tail_start:
             files = self._files_of(key)
             for _ in range(2):
@@ -299,7 +300,7 @@ class StoreReader:
         return stored_ms_of(head)
 
     def may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:
-        """Return which units can lead to records: no blanks, and nothing that damage made of them."""
+        """Return which units may point to records: neither blank nor damaged."""
         log = self._log
         within = physical % log.file_size + sizes <= log.file_size if log.file_size else False
         may: npt.NDArray[np.bool_] = (
@@ -309,7 +310,7 @@ class StoreReader:
         return may
 
     def _fetch(self, physical: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> LogWindow:
-        """Return the range of the log with these records, which has no large gaps between them."""
+        """Return the ranges of the log with these records, joined and without large gaps."""
         ends = physical + sizes
         cuts = np.flatnonzero(physical[1:] - ends[:-1] > GAP_BYTES) + 1
         firsts, lasts = np.concatenate(([0], cuts)), np.concatenate((cuts, [len(physical)]))
@@ -320,7 +321,7 @@ class StoreReader:
             begin, size = int(physical[first]), int(ends[last - 1] - physical[first])
             try:
                 piece = self._log.read(begin, size)
-            except FileRemoved:  # A window lies in one file: nothing of it is there.
+            except FileRemoved:  # A window lies in one file, so all of it is gone.
                 return LogWindow(b"", physical - begin, physical)
             if len(piece) != size:
                 raise StoreCorrupt(f"{self._commit_log} does not hold {size} bytes at {begin} any more")
@@ -332,7 +333,7 @@ class StoreReader:
 
 @dataclass(slots=True)
 class _Found:
-    """A queue during a survey: units [first, written) in its files, and those after them."""
+    """A queue during a survey: units [first, written) are in its files, later ones in `tail`."""
 
     first: int
     written: int
@@ -343,7 +344,7 @@ class _Found:
         return self.written + len(self.tail) // UNIT_BYTES
 
     def add(self, queue_offset: int, unit: bytes) -> None:
-        """Do as ConsumeQueue.rebuild: gaps are filled with blanks; number 0 means a new topic."""
+        """Add a unit as ConsumeQueue.rebuild does: fill gaps with blanks; number 0 means a new topic."""
         if queue_offset < self.max_offset:
             if queue_offset:
                 return
@@ -355,11 +356,11 @@ class _Found:
         self.tail += UNIT.pack(physical, BLANK_SIZE, 0) * (queue_offset - self.max_offset) + unit
 
 
-BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.
+BLOCK_UNITS: Final = 1 << 16  # Ours: read from a queue at a time, 1.3 MB.
 
 
 class SpanCursor:
-    """Goes through the units of one span, block by block."""
+    """Iterates over the units of one span, block by block."""
 
     def __init__(self, reader: StoreReader, span: Span, lost: OnLost) -> None:
         self._reader = reader
@@ -382,11 +383,11 @@ class SpanCursor:
 
     @property
     def next_physical(self) -> int:
-        """Return where the next record is."""
+        """Return the physical offset of the next record."""
         return int(self._physical[0])
 
     def take(self, limit: int) -> tuple[Places, Places, Places]:
-        """Return places, sizes and numbers of the records that begin before a place of the log."""
+        """Return offsets, sizes and numbers of the records that begin before a physical offset."""
         taken: list[tuple[Places, Places, Places]] = []
         while self.has_more:
             count = int(np.searchsorted(self._physical, limit))
@@ -405,7 +406,7 @@ class SpanCursor:
         while not len(self._physical) and self._next < self._end:
             stop = min(self._next + BLOCK_UNITS, self._end)
             units = self._reader.units_or_begin(self.queue, self._extent, self._next, stop)
-            if isinstance(units, int):  # The units before were removed since the survey.
+            if isinstance(units, int):  # Earlier units were removed since the survey.
                 begin = min(units, self._end)
                 self._lost(self.queue, self._next, begin)
                 self._next = begin
@@ -420,7 +421,7 @@ class SpanCursor:
 
 
 def runs(places: npt.NDArray[np.int64]) -> Sequence[tuple[int, int]]:
-    """Return neighbouring places as [first, last)."""
+    """Return ranges [first, end) of consecutive places."""
     if not len(places):
         return ()
     cuts = np.flatnonzero(np.diff(places) > 1)
@@ -438,7 +439,7 @@ assert HOST_BITS == BORN_HOST_V6 | STORE_HOST_V6
 
 
 def whole_frames(data: bytes, starts: Places, sizes: Places, physical: Places) -> npt.NDArray[np.bool_]:
-    """Return for each place whether a record of that size and physical offset is there, and adds up."""
+    """Return for each position whether it has a consistent record of that size and physical offset."""
     if len(data) < RECORD_BYTES_MIN:
         return np.zeros(len(starts), dtype=np.bool_)
 

@@ -1,1 +1,1 @@
-"""Reading: of an open store, and of a directory without its broker."""
+"""Reading an open store, and a store directory without its broker."""

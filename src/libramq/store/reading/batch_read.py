@@ -1,11 +1,11 @@
-"""The batch read: messages of a queue of batches (BatchCQ), unwrapped or as they are stored, by what the
-reader can take; how a pull from an empty one is answered.
+"""The batch read: reads messages of a batch queue (BatchCQ), unwrapped or as stored, depending on the
+reader's abilities.
 
-    units ─► records ─► as stored     whole batches, the first from before the offset perhaps
-                     ├► wrapped       the same of those alone that clients of RocketMQ unwrap (NEED_UNWRAP)
-                     └► unwrapped     messages from the offset on, as any other queue has them
+    units ─► records ─► as stored     whole batches; the first may begin before the offset
+                     ├► wrapped       the same, only batches that RocketMQ clients can unwrap (NEED_UNWRAP)
+                     └► unwrapped     messages from the offset, as from any other queue
 
-Upstream: DefaultMessageStore.getMessage, which gives clients whole batches to unwrap.
+Upstream: DefaultMessageStore.getMessage, which sends clients whole batches to unwrap.
 """
 
 from bisect import bisect_right
@@ -34,19 +34,19 @@ from libramq.store.reading.read import (
 )
 from libramq.store.reading.unwrapping import Unwrapping, Wrapped, is_wrapped
 
-#: Ours: batches of one read.
+#: Ours: the most batches in one read.
 UNITS_MAX: Final = 1024
 
-#: A record, its head, and its messages if they are known: the record is not read then.
+#: A record, its head, and its messages if known; the record is then not read and is empty.
 _Record = tuple[bytes, RecordHead, Sequence[bytes] | None]
 _Data = tuple[bytes | memoryview, ...]
 
 
 class BatchRead:
-    """One read from `offset` on, as `read_queue` does it; as stored if there is no unwrapping.
+    """One read from `offset`, the counterpart of `read_queue`; as stored if `unwrapping` is None.
 
-    As stored, the limit is of bytes alone. may_be_wrapped: the reader unwraps what clients of RocketMQ do;
-    the last batch is whole in any case.
+    As stored, only bytes are limited. may_be_wrapped: the reader can unwrap batches as RocketMQ clients do;
+    the last batch is always whole.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class BatchRead:
         self._skipped: set[Place] = set()
 
     def run(self, *, may_wait: bool, may_unwrap: bool) -> ReadResult:
-        """Read. may_unwrap: large batches too; else WOULD_WAIT names the first."""
+        """Read. may_unwrap: unwrap even large batches; otherwise WOULD_WAIT names the first of them."""
         while True:
             result = self._run(may_wait=may_wait, may_unwrap=may_unwrap)
             if isinstance(result, ReadResult):
@@ -89,7 +89,7 @@ class BatchRead:
             self._skipped |= result
 
     def _run(self, *, may_wait: bool, may_unwrap: bool) -> ReadResult | set[Place]:
-        """Read all but the skipped records; or return those among them that cannot be read."""
+        """Read all but the skipped records, or return the records that cannot be read."""
         queue, offset = self._queue, self._offset
         min_offset, max_offset = queue.min_offset, queue.visible_max
         refused = outside(offset, min_offset if max_offset else -1, max_offset)
@@ -101,7 +101,7 @@ class BatchRead:
             return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=(units,))
         status, wanted, next_offset = self._wanted(units)
         if not wanted:
-            if next_offset <= offset:  # Nothing has these numbers.
+            if next_offset <= offset:  # No unit has these numbers.
                 next_offset = min(queue.offset_at(queue.place_of(offset) + len(units)), max_offset)
             return ReadResult(status, next_offset, min_offset, max_offset)
         kept = self._kept(wanted, units)
@@ -130,7 +130,7 @@ class BatchRead:
         return self._unwrapped(_records(data), next_offset, self._unwrapping, may_unwrap=may_unwrap)
 
     def _kept(self, wanted: Sequence[Place], units: Sequence[BatchUnit]) -> _Record | None:
-        """Return the record that is wanted, if it is a single one, of a batch that was unwrapped before."""
+        """Return the wanted record with its messages, if it is the only one and was unwrapped recently."""
         if len(wanted) > 1 or self._unwrapping is None or self._may_be_wrapped:
             return None
         kept = self._unwrapping.kept(wanted[0][0])
@@ -170,7 +170,7 @@ class BatchRead:
     def _unwrapped(
         self, records: Iterable[_Record], next_offset: int, unwrapping: Unwrapping, *, may_unwrap: bool
     ) -> ReadResult | set[Place]:
-        """Return the messages of records from the offset on, as far as the limits allow."""
+        """Return the messages of records from the offset, up to the limits."""
         queue = self._queue
         ends = queue.min_offset, queue.visible_max
         taken: list[bytes] = []
@@ -204,10 +204,10 @@ class BatchRead:
     def _take(
         self, messages: Sequence[bytes], number: int, taken: list[bytes], size: int, physical_offset: int
     ) -> tuple[int, int]:
-        """Take the messages from a number on that match, as far as the limits allow.
+        """Append the matching messages from a number to `taken`, up to the limits.
 
-        A batch may have tens of thousands: without a filter nothing is done for each, and with one so many
-        are looked at as of other queues. Returns where that ends, and the size of what is taken.
+        A batch may have tens of thousands of messages: without a filter none is examined, with one as many as
+        in other queues. Returns the number after the last message, and the total size.
         """
         count_max, bytes_max = self._limits_at(physical_offset)
         if self._tag_codes is not None:
@@ -228,9 +228,9 @@ class BatchRead:
 
 
 def _wrapped(data: _Data) -> tuple[_Data, int | None]:
-    """Return the records up to the first batch of another protocol, and its offset; None if there is none.
+    """Return the records up to the first batch of another protocol, and its offset or None.
 
-    A record costs a look at its size and its flag, whatever number of messages it stands for.
+    Only the size and the flag of a record are examined, however many messages it stands for.
     """
     before: list[bytes | memoryview] = []
     for piece in data:
@@ -246,7 +246,7 @@ def _wrapped(data: _Data) -> tuple[_Data, int | None]:
 
 
 def _records(data: _Data) -> Iterator[_Record]:
-    """Yield the records of a read, which are known to be whole."""
+    """Yield the records of a read, all of them whole."""
     for piece in data:
         start = 0
         while start < len(piece):

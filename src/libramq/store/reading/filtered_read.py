@@ -1,12 +1,11 @@
-"""The filtered read: messages of a queue that pass an SQL92 filter: how many are examined in a step, and when
-the read ends.
+"""The filtered read: reads the messages of a queue that pass an SQL92 filter, in steps of limited size.
 
     step  ─►  read up to 32 records  ─►  keep those that match  ─►  enough, the end, or too many examined?
       ▲                                                                          │ no
-      └──────────────── others are served in between ◄───────────────────────────┘
+      └──────────────── other requests run in between ◄───────────────────────────┘
 
-A tag is compared on the consume queue's unit; other filters need the record itself, which costs some
-microseconds a message instead of a tenth. Limits of count and bytes are those of an ordinary read.
+Tags are compared on the consume queue's units. Other filters need the record itself, which costs some
+microseconds a message instead of a tenth of one. The limits of count and bytes are those of an ordinary read.
 
 Upstream: MessageFilter.isMatchedByCommitLog in DefaultMessageStore.getMessage.
 """
@@ -32,10 +31,12 @@ from libramq.store.reading.read import (
 
 #: MessageStoreConfig.maxTransferCountOnMessageInMemory: an ordinary read. Some 0.3 ms for most filters.
 STEP_COUNT_MAX: Final = 32
-#: Ours: what one step looks through, so that long properties make steps shorter. One message may be larger.
+#: Ours: one step reads at most this many bytes, so long properties make for fewer messages; a single message
+#: may be larger.
 STEP_BYTES_MAX: Final = 64 * 1024
 
-#: Ours: for so many lookups in each message a step looks through that much, for more of them through less.
+#: Ours: with up to this many property lookups a message, a step reads STEP_BYTES_MAX; with more,
+#: proportionally less.
 STEP_LOOKUPS: Final = 16
 
 _INT: Final = struct.Struct(">I")
@@ -46,7 +47,7 @@ _NOT_READ: Final = frozenset({ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.WOULD_W
 
 
 def record_properties(data: bytes | memoryview, start: int, end: int) -> bytes:
-    """Return the stored properties of a record that is known to be whole."""
+    """Return the stored properties of a whole record."""
     body_start = start + _BODY_STARTS[data[start + SYS_FLAG_LOW_AT] & HOST_BITS]
     topic_at = body_start + _INT.unpack_from(data, body_start - 4)[0]
     if _INT.unpack_from(data, start + _MAGIC_AT)[0] == MAGIC_V1:
@@ -99,7 +100,7 @@ class FilteredRead:
     def step(self) -> ReadResult | None:
         """Examine some messages; return the result, or None if there is more to examine."""
         if self._queues.get(self._queue.topic, self._queue.queue_id) is not self._queue:
-            return NO_QUEUE  # It was deleted between two steps.
+            return NO_QUEUE  # The queue was deleted between two steps.
         left = self._examined_max - (self._offset - self._start)
         read = self._read(
             self._offset,
@@ -110,7 +111,7 @@ class FilteredRead:
         )
         self._last = read
         if self._offset != self._start and read.status in _NOT_READ:
-            return self._result(read)  # What was examined is passed on first; the next read may wait.
+            return self._result(read)  # Return the matches so far first; the next read may wait.
         is_full = read.status is ReadStatus.FOUND and self._take(read.data)
         if not is_full:
             self._offset = read.next_offset
@@ -120,11 +121,11 @@ class FilteredRead:
         return None
 
     def result_so_far(self) -> ReadResult:
-        """Return what was found up to the last step."""
+        """Return the messages found up to the last step."""
         return self._result(self._last)
 
     def _take(self, data: tuple[bytes | memoryview, ...]) -> bool:
-        """Keep the records that match; return whether there is no room for more, and stand there."""
+        """Keep the matching records; if another does not fit, set the offset to it and return True."""
         matches = self._filter.matches
         for piece in data:
             start = first = 0
@@ -147,7 +148,7 @@ class FilteredRead:
         return False
 
     def _keep(self, piece: bytes | memoryview, first: int, end: int) -> None:
-        """Keep a run of adjacent records; a copy, so that the others' memory is not held with it."""
+        """Keep a run of adjacent records, as a copy that does not hold the memory of the others."""
         if end - first == len(piece):
             self._data.append(piece)
         elif end > first:

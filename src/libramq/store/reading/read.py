@@ -1,13 +1,14 @@
-"""The read: which messages of a queue a pull gets from an offset on: how many, how many bytes, by tag codes,
-checked for damaged records; and whether it may wait for the disk.
+"""The read: selects the messages of a queue that a pull gets from an offset, by count, bytes and tag codes,
+leaving out damaged records, with or without waiting for the disk.
 
-Tag codes are compared on the units, so messages that do not match are never touched. Records become one
-piece, and those near each other are read at once: producers fill the queues of a topic in turn, so what one
-of them has sent to one queue, a message or a batch, is followed by as much for every other. If the disk would
-have to be read, `read_queue` names the ranges (WOULD_WAIT); a thread warms them and the read is repeated.
+Tag codes are compared on the units, so messages that do not match are never read. Records are joined into one
+piece, and records near each other are read at once: producers fill the queues of a topic in turn, so a
+message or batch for one queue is followed by as much for every other queue. If the disk would have to be
+read, `read_queue` names the ranges (WOULD_WAIT); a thread warms them and the read is repeated.
 
-Data from the disk is checked before it is sent: a record with a broken frame would cost a client the rest of
-the reply. Such records are skipped, as are blank units, and counted (`CommitLog.unreadable`).
+Data from the disk is checked before it is sent, because a record with a broken frame would make the rest of
+the reply unreadable to the client. Such records are skipped, as are blank units, and counted
+(`CommitLog.unreadable`).
 
 Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
 """
@@ -39,20 +40,21 @@ from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.queues.queue_extension import TAG_CODE_MIN
 
-#: Ours: records that are read into one piece; it fits in the processor's cache.
+#: Ours: the size of a piece into which records are read; it fits in the processor's cache.
 PART_BYTES: Final = 256 * 1024
 
 
-#: A record as its unit has it: physical offset and size.
+#: A record's physical offset and size, as in its unit.
 Place = tuple[int, int]
 
 
-#: Ours: messages whose tags are checked before a held pull is run again; one append seldom has more.
+#: Ours: tags of at most this many messages are checked before a held pull is retried; one append seldom has
+#: more.
 LOOK_UNITS_MAX: Final = 1024
 
 
 class Portion(NamedTuple):
-    """A portion for a reader: at most so many messages, of so many bytes (None: Apache's limit)."""
+    """The limits of a read: messages and bytes (None: Apache's limit)."""
 
     max_count: int
     max_bytes: int | None
@@ -75,7 +77,7 @@ class ReadStatus(Enum):
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """The result of a read. data: the records, in pieces. A Struct: one is made for every pull."""
+    """The result of a read. data: the records, in pieces. A Struct, because every pull creates one."""
 
     status: ReadStatus
     next_offset: int
@@ -88,14 +90,14 @@ class ReadResult(msgspec.Struct, frozen=True):
 
 
 NO_QUEUE = ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-#: BatchConsumeQueue.minOffsetInQueue, while there is nothing in it.
+#: BatchConsumeQueue.minOffsetInQueue is -1 while the queue is empty.
 NO_BATCHES = ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, -1, 0)
 
 
 def find_record(
     log: CommitLog, queues: ConsumeQueueTable, physical_offset: int, visible_offset: int
 ) -> bytes | None:
-    """Return the record at an offset from a client: only if its queue refers to it."""
+    """Return the record at an offset sent by a client, only if its queue refers to it."""
     found = whole_record(log, physical_offset, visible_offset)
     if found is None:
         return None
@@ -108,7 +110,7 @@ def find_record(
 def whole_record(
     log: CommitLog, physical_offset: int, visible_offset: int
 ) -> tuple[bytes, RecordHead] | None:
-    """Return what is a whole and sound record at an offset, or the part of a body that looks like one."""
+    """Return the valid record at an offset; it may be a part of a body that looks like a record."""
     data = log.record(physical_offset)
     if data is None or physical_offset + len(data) > visible_offset:
         return None
@@ -132,10 +134,10 @@ def read_queue(
     *,
     may_wait: bool,
 ) -> ReadResult:
-    """Read from `offset` on; at least one message is returned, whatever its size.
+    """Read from `offset`; returns at least one message, whatever its size.
 
-    Apache's limits hold, unless max_bytes is above its limit for messages in memory: such a reader wants
-    large reads, and gets up to `bulk_transfer_bytes`.
+    Apache's limits apply, unless max_bytes exceeds its limit for messages in memory: such a reader wants
+    large reads and gets up to `bulk_transfer_bytes`.
     """
     skipped: set[Place] = set()
     while True:
@@ -160,7 +162,7 @@ def _read(
     *,
     may_wait: bool,
 ) -> ReadResult | set[Place]:
-    """Read all but the skipped records; or return those among them that cannot be read."""
+    """Read all but the skipped records, or return the records that cannot be read."""
     min_offset, max_offset = queue.min_offset, queue.visible_max
     refused = outside(offset, min_offset, max_offset)
     if refused is not None:
@@ -182,8 +184,8 @@ def _read(
             return _found(log, *every, offset, end, min_offset, max_offset, may_wait=may_wait)
     status, next_offset, wanted = ReadStatus.NO_MATCHED_MESSAGE, offset, list[Place]()
     count = total = 0
-    # Only the low 32 bits of a code count: a delayed message's unit holds its delivery time instead. Where
-    # nobody has a unit's code (TAG_CODE_MIN), the client compares the tags, as it does anyway.
+    # Only the low 32 bits of a code count: a delayed message's unit holds its delivery time instead. If a
+    # unit's code is unavailable (TAG_CODE_MIN), the client compares the tags, as it does anyway.
     for physical_offset, size, code in UNIT.iter_unpack(units):
         if count:
             count_max, bytes_max = in_memory if physical_offset >= memory_start else on_disk
@@ -211,10 +213,10 @@ def _read(
 
 
 def _every(units: bytes, oldest: int, bytes_max: int) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Return the physical offsets and sizes of the first units, as many as may be read, if none is skipped.
+    """Return the physical offsets and sizes of the first units, up to the limits; None if one is skipped.
 
-    So it is in nearly every read without a filter, and this takes a fifth of what the loop over units does.
-    oldest: the first physical offset that may be read.
+    This fast path covers nearly every read without a filter, and takes a fifth of the time of the loop over
+    units. oldest: the first physical offset that may be read.
     """
     columns = struct.unpack(">" + "qi8x" * (len(units) // UNIT_BYTES), units)
     offsets, sizes = columns[::2], columns[1::2]
@@ -235,7 +237,7 @@ def _found(
     *,
     may_wait: bool,
 ) -> ReadResult | set[Place]:
-    """Return the wanted records as the result of a read; or those among them that cannot be read."""
+    """Return the result of a read with the wanted records, or the records that cannot be read."""
     found = fetch(log, offsets, sizes, may_wait=may_wait)
     if isinstance(found, set):
         return found
@@ -263,12 +265,12 @@ def unit_tag_codes(queue: ConsumeQueue, offset: int, end: int) -> frozenset[int]
 
 
 def scan_count(config: StoreConfig, max_count: int) -> int:
-    """Return how many units a read with a filter examines."""
+    """Return the number of units that a filtered read examines."""
     return max(config.max_filter_message_size // UNIT_BYTES, min(max_count, config.bulk_transfer_count))
 
 
 def warm(filesystem: FileSystem, ranges: tuple[Cold, ...]) -> None:
-    """Bring ranges into the page cache, and do what else there is to do; may be called in a thread."""
+    """Bring ranges into the page cache, and run other preparations; may be called in a thread."""
     for cold in ranges:
         if not isinstance(cold, FileRange):
             cold.prepare()
@@ -281,7 +283,7 @@ def warm(filesystem: FileSystem, ranges: tuple[Cold, ...]) -> None:
 def read_limits(
     config: StoreConfig, max_count: int, max_bytes: int | None
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return count and bytes of one read: of messages in memory, and of those that may be on the disk."""
+    """Return the limits of one read, as (count, bytes): for messages in memory, and for those on the disk."""
     requested_bytes = max_bytes if max_bytes is not None and max_bytes > 0 else 1 << 62
     if max_bytes is not None and max_bytes > config.max_transfer_bytes_on_message_in_memory:
         bulk = min(max_count, config.bulk_transfer_count), min(requested_bytes, config.bulk_transfer_bytes)
@@ -296,7 +298,7 @@ def read_limits(
 
 
 def outside(offset: int, min_offset: int, max_offset: int) -> ReadResult | None:
-    """Return the result of a read at an offset that the queue does not have; None if it has it."""
+    """Return the result of a read at an offset outside the queue; None if it is inside."""
     if not max_offset:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, min_offset, max_offset)
     if offset < min_offset:
@@ -316,13 +318,13 @@ def _next_file(queue: ConsumeQueue, offset: int) -> int:
 def fetch(
     log: CommitLog, offsets: Sequence[int], sizes: Sequence[int], *, may_wait: bool
 ) -> tuple[tuple[bytes | memoryview, ...], tuple[FileRange, ...]] | set[Place]:
-    """Return the records as bytes, and what must be warmed first; or the places without a record.
+    """Return the records as bytes and the ranges to warm first, or the places without a valid record.
 
-    offsets, sizes: the places that the units have.
+    offsets, sizes: the places according to the units.
     """
     if min(sizes) < RECORD_BYTES_MIN or max(sizes) > RECORD_BYTES_MAX:
         return {place for place in zip(offsets, sizes, strict=True) if not log.may_hold(*place)}
-    if offsets[0] >= log.tail.start:  # False of most readers that do not keep up.
+    if offsets[0] >= log.tail.start:  # False for most readers that lag behind.
         newest = log.tail.read_runs(_runs(offsets, sizes))
         if newest is not None:
             return newest, ()
@@ -345,9 +347,9 @@ def fetch(
 
 
 def _runs(offsets: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the runs of records that lie back to back, by physical offset and size.
+    """Merge contiguous records into runs, given by physical offset and size.
 
-    A producer of batches stores such runs, and then one read and one copy serve many records.
+    A producer of batches stores such runs, and one read and one copy then serve many records.
     """
     runs = []
     start = end = offsets[0]
@@ -369,8 +371,8 @@ def _parts(offsets: Sequence[int], sizes: Sequence[int], file_size: int) -> Iter
             yield slice(None)
             return
         step = PART_BYTES // max(sizes)
-        if step * total >= count * PART_BYTES // 2:  # They are of about one size.
-            step = -(-count // -(-count // step))  # All parts have about as many.
+        if step * total >= count * PART_BYTES // 2:  # Sizes are similar.
+            step = -(-count // -(-count // step))  # Even out the parts.
             yield from [slice(first, first + step) for first in range(0, count, step)]
             return
     first = part_bytes = 0

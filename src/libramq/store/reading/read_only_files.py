@@ -1,10 +1,10 @@
-"""Read-only files: files of equal size of a store that another process may own and shorten meanwhile.
+"""Read-only files: a store's files of equal size, which another process may own and remove meanwhile.
 
-Nothing is locked, made, mended or removed. How large a file is says the first one, so that a store need not
-be read with the configuration it was written with. The last file may be shorter: a copy need not be whole.
+Nothing is locked, created, repaired or removed. The first file determines the file size, so the store's
+configuration is not needed. The last file may be shorter, because a copy may be incomplete.
 
-Its broker may remove the oldest files meanwhile. Whoever comes to one then hears so (FileRemoved), once: from
-then on the run begins behind it.
+The store's broker may remove the oldest files meanwhile. A read of a removed file raises FileRemoved once;
+afterwards the sequence begins after that file.
 """
 
 from bisect import bisect_left
@@ -23,14 +23,14 @@ OPEN_MAX: Final = 16
 
 
 class FileRemoved(StoreCorrupt):
-    """A file was removed since the directory was listed; the run begins behind it now."""
+    """A file was removed since the directory was listed; the sequence now begins after it."""
 
 
 class ReadOnlyFiles:
-    """The files of a directory, opened when they are read."""
+    """The files of a directory, opened on first read."""
 
     def __init__(self, filesystem: FileSystem, directory: Path, *, may_lack: bool = False) -> None:
-        """may_lack: files that are missing, empty or cut are no error, but zeroes."""
+        """may_lack: missing, empty or short files read as zeroes instead of being an error."""
         self.starts: list[int] = []
         self.file_size = 0
         self.end = 0
@@ -46,21 +46,21 @@ class ReadOnlyFiles:
             if len(name) == NAME_DIGITS and name.isascii() and name.isdecimal():
                 try:
                     self._add(int(name), filesystem.size(directory / name), is_last=name == names[-1])
-                except FileNotFoundError:  # Those before it are removed as well.
+                except FileNotFoundError:  # Files before it were removed as well.
                     self.starts.clear()
 
     @property
     def min_offset(self) -> int:
-        """The first byte there is."""
+        """Return the offset of the first byte."""
         return self.starts[0] if self.starts else self.end
 
     @property
     def is_short(self) -> bool:
-        """Return whether the last file has been cut."""
+        """Return whether the last file is too short."""
         return bool(self.file_size and self.end % self.file_size)
 
     def start_of(self, offset: int) -> int:
-        """Return where the file with this byte begins."""
+        """Return the start of the file that holds this byte."""
         return offset - offset % self.file_size
 
     def has(self, offset: int) -> bool:
@@ -113,7 +113,7 @@ class ReadOnlyFiles:
 
     def _add(self, start: int, size: int, *, is_last: bool) -> None:
         if not size:
-            if is_last:  # A running broker has just created it.
+            if is_last:  # Just created by a running broker.
                 return
             raise StoreCorrupt(f"{self._directory}: file {start} is empty, and others follow it")
         if not self.starts:
@@ -129,7 +129,7 @@ class ReadOnlyFiles:
 
 
 def end_of_units(files: ReadOnlyFiles, unit_bytes: int = UNIT_BYTES) -> int:
-    """Return the place behind the last unit of a queue's files. Zeroes follow."""
+    """Return the place after the last unit of a queue's files, where zeroes follow."""
     if not files.starts:
         return 0
 
@@ -141,7 +141,7 @@ def end_of_units(files: ReadOnlyFiles, unit_bytes: int = UNIT_BYTES) -> int:
 
 
 def queue_directories(filesystem: FileSystem, queues: Path) -> Iterator[tuple[tuple[str, int], Path]]:
-    """Yield the queues in a directory, and where the files of each are."""
+    """Yield the queues in a directory, and the directory of each queue's files."""
     for topic in filesystem.listdir(queues):
         if filesystem.is_directory(queues / topic):
             for name in filesystem.listdir(queues / topic):

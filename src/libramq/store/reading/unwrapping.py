@@ -1,10 +1,9 @@
-"""Unwrapping: the messages of inner batches as records like any other: what a thread does, and how much of it
-is kept.
+"""Unwrapping: turns inner batches into ordinary records, in a thread if necessary, and caches them.
 
     record of a batch ─► small: unwrapped at once
                       └► large or compressed: a thread unwraps it (`Wrapped`), then the read is repeated
 
-The newest results are kept: a reader that takes 32 messages at a time goes through a batch of thousands.
+The newest results are cached, because a reader may take a batch of thousands in steps of 32 messages.
 """
 
 from collections.abc import Sequence
@@ -15,11 +14,13 @@ from libramq.message import sys_flag as flags
 from libramq.message.inner_batch import ROCKETMQ, BatchFormat, message_count
 from libramq.message.record import RecordHead
 
-#: Ours: batches that are unwrapped at once, in some 5 ms at most; others on a thread.
+#: Ours: only batches of at most this many messages are unwrapped at once, in up to 5 ms; others in a thread.
 AT_ONCE_COUNT_MAX: Final = 256
+#: Ours: only batches of at most this many bytes are unwrapped at once.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
-#: Ours: how much is kept in memory of unwrapped batches, and of how many; unreadable ones take nothing.
+#: Ours: at most this many bytes of unwrapped batches are cached.
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+#: Ours: at most this many unwrapped batches are cached; unreadable ones take no space.
 KEPT_MAX: Final = 1024
 
 
@@ -28,25 +29,25 @@ class Unwrapping:
 
     def __init__(self, batch_format: BatchFormat = ROCKETMQ) -> None:
         self._format = batch_format
-        #: Nothing for a batch that cannot be read: it is not tried again and again.
+        #: Empty for an unreadable batch, so that it is not unwrapped again and again.
         self._kept: dict[RecordHead, tuple[Sequence[bytes], int]] = {}
         self._kept_at: dict[int, tuple[RecordHead, Sequence[bytes]]] = {}
 
     def kept(self, physical_offset: int) -> tuple[RecordHead, Sequence[bytes]] | None:
-        """Return the batch that was unwrapped from a place in the log, with its messages, if they are kept.
+        """Return the cached head and messages of the batch at a physical offset.
 
-        Who uses it compares the head with what a unit says, and needs not read the record, of 4 MiB perhaps.
+        The caller compares the head with a unit, which saves reading the record of up to 4 MiB.
         """
         return self._kept_at.get(physical_offset)
 
     def forget(self) -> None:
-        """Keep nothing: the log was cut, and others may take the places of these."""
+        """Clear the cache: the log was cut, and other records may take these offsets."""
         self._kept, self._kept_at = {}, {}
 
     def messages(self, record: bytes, head: RecordHead, *, may_wait: bool) -> Sequence[bytes] | None:
         """Return the records of a batch's messages; None if a thread must `prepare` them first.
 
-        Raises StoreCorrupt if they cannot be read.
+        Raises StoreCorrupt if the batch cannot be read.
         """
         kept = self._kept.get(head)
         if kept is not None:
@@ -59,7 +60,7 @@ class Unwrapping:
         return self.unwrap(record, head)
 
     def unwrap(self, record: bytes, head: RecordHead) -> Sequence[bytes]:
-        """Unwrap a batch and keep the result; may be called in a thread. Raises StoreCorrupt."""
+        """Unwrap a batch and cache the result; may be called in a thread. Raises StoreCorrupt."""
         try:
             messages = self._format.unwrap(record, head)
             if len(messages) != message_count(head):
@@ -71,13 +72,13 @@ class Unwrapping:
         return messages
 
     def _keep(self, head: RecordHead, messages: Sequence[bytes]) -> None:
-        """Keep a result, and forget the oldest ones."""
+        """Cache a result, and evict the oldest ones."""
         kept = dict(self._kept)
         kept[head] = messages, sum(map(len, messages))
         total = sum([each for _, each in kept.values()])
         while len(kept) > 1 and (total > KEPT_BYTES_MAX or len(kept) > KEPT_MAX):
             total -= kept.pop(next(iter(kept)))[1]
-        self._kept = kept  # In one step: a thread and the loop may both be here.
+        self._kept = kept  # Atomic: a thread and the loop may both be here.
         self._kept_at = {each.physical_offset: (each, found) for each, (found, _) in kept.items() if found}
 
 
@@ -89,7 +90,7 @@ class Wrapped(NamedTuple):
     head: RecordHead
 
     def prepare(self) -> None:
-        """Unwrap it; the reader will get the error."""
+        """Unwrap the batch; the repeated read will raise the error."""
         try:
             self.unwrapping.unwrap(self.record, self.head)
         except StoreCorrupt:
