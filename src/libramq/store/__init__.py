@@ -1,6 +1,4 @@
-"""The store: commit log, consume queues, flush, retention, recovery and reading, in RocketMQ's own format on
-disk.
-"""
+"""The store: commit log, consume queues, flush, retention, recovery and reading, in RocketMQ's format."""
 
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.flush import FlushPlan, run_flush

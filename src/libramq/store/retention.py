@@ -1,15 +1,15 @@
-"""The retention: which old files of the log, and then of the queues, are deleted and when (fileReservedTime,
-deleteWhen, disk ratios; never above the recovery point), and when a full disk refuses sends.
+"""The retention: deletes old files of the log, then of the queues (fileReservedTime, deleteWhen, disk ratios;
+never after the recovery point), and refuses sends when the disk is full.
 
         in an hour of deleteWhen, or above diskMaxUsedSpaceRatio   files older than fileReservedTime
-        above diskSpaceCleanForciblyRatio                          the oldest of any age, as many as necessary
+        above diskSpaceCleanForciblyRatio                          the oldest of any age, as many as needed
         above diskSpaceWarningLevelRatio                           sends are refused
 
-A file's age counts from its last write. A cleaning decides which files go; queues begin later, and then the
-log: pulls below hear so before a file is gone. Files are removed once the recovery point behind them is on
-the disk: of the log oldest first, each for good before the next, so that a crash leaves no gap in it; then of
-the queues, where one is no harm. It is long work: threads look at files and remove them, and the store
-continues meanwhile. Removed files stay readable where they are open.
+A file's age counts from its last write. A cleaning selects files, then raises the minimum offsets of the
+queues and of the log, so that pulls below fail before a file is gone. Files are removed once a later recovery
+point is on the disk: first the log's, oldest first and each durably before the next, so that a crash leaves
+no gap; then the queues', where a gap is harmless. Threads do the slow part, examining and removing files,
+while the store continues. Removed files stay readable where they are open.
 
 Upstream: DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService; MappedFileQueue.
 deleteExpiredFileByTime, which always deletes ten files.
@@ -41,7 +41,7 @@ NEVER_PERCENT: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Limits of how long messages are kept; ratios are percentages of the disk, and 100 means never."""
+    """Limits of message retention; ratios are percentages of the disk, and 100 means never."""
 
     file_reserved_hours: int = 72
     delete_hours: frozenset[int] = frozenset({4})
@@ -69,8 +69,9 @@ class Cleaning:
         self._log = log_
         self._queues = queues
         self._points = points
-        #: Files that are none of the store's any more and are still there: of the log, of queues.
+        #: Files of the log that the store has dropped but not yet removed.
         self._left: list[Path] = []
+        #: Files of queues that the store has dropped but not yet removed.
         self._left_of_queues: list[Path] = []
 
     @property
@@ -79,12 +80,12 @@ class Cleaning:
         return len(self._log.segments.starts) > 1 or bool(self._left)
 
     def clean(self, retention: Retention, hour_of: Callable[[WallMs], int]) -> Work[int]:
-        """Remove what has expired; the result is how many files of the log that were.
+        """Remove expired files; the result is the number of the log's.
 
-        hour_of: the hour of the broker's day. Raises OSError where the disk cannot be asked, SyncFailed where
-        it does not flush.
+        hour_of: returns the hour of the broker's day. Raises OSError if the disk cannot be examined,
+        SyncFailed if a flush fails.
         """
-        if self._left or self._left_of_queues:  # They fill the disk still: nothing else goes for that.
+        if self._left or self._left_of_queues:  # These still fill the disk: select no others first.
             yield from self._remove()
             if self._left:
                 return 0
@@ -106,17 +107,17 @@ class Cleaning:
         return expired.file_count
 
     def clean_queues(self) -> Work[None]:
-        """Remove files of queues whose messages lie before the log's beginning.
+        """Remove queue files whose messages lie before the log's beginning.
 
-        A cleaning does so itself, but a kill may come before, or the disk refuse.
+        A cleaning does this as well, but a kill or a disk error may prevent it.
         """
         yield from self._begin_later(self._log.min_offset)
         yield from self._remove()
 
     def _old_files(self, retention: Retention) -> list[tuple[int, int, Path]]:
-        """Return the oldest files that no recovery begins in, nor where they end.
+        """Return the oldest files that end before the recovery point.
 
-        Of the file after them something is on the disk, so a power cut leaves a log.
+        The file after them has data on the disk, so a log remains after a power cut.
         """
         segments, needed_from = self._log.segments, self._points.point.dispatched
         starts = segments.starts[:-1][: retention.files_per_round_max]
@@ -124,16 +125,16 @@ class Cleaning:
         return [(start, size, segments.path(start)) for start in starts if start + size < needed_from]
 
     def _begin_later(self, physical_min: int) -> Work[None]:
-        """Have the log begin at an offset: first its queues, then itself."""
+        """Raise the minimum offset of the queues, then of the log."""
         for queues in portions(list(self._queues)):
             searches = [_search(queue) for queue in queues]
             found = yield InThread(
                 Thread.DISK, partial(_find_beginnings, self._filesystem, searches, physical_min)
             )
             for queue, search, place in zip(queues, searches, found, strict=True):
-                if self._queues.get(queue.topic, queue.queue_id) is queue:  # Its topic is still there.
+                if self._queues.get(queue.topic, queue.queue_id) is queue:  # Its topic still exists.
                     number = queue.offset_at(place)
-                    if place >= search.high:  # Of what was not written yet the thread knew nothing.
+                    if place >= search.high:  # The thread did not see unwritten units.
                         queue.correct_min_offset(physical_min, number)
                     self._drop_before(queue, number)
         dropped = self._log.segments.drop_before(physical_min)
@@ -150,9 +151,9 @@ class Cleaning:
             self._left_of_queues += dropped
 
     def _remove(self) -> Work[None]:
-        """Remove files. Those of the log that cannot be are tried again with the next cleaning.
+        """Remove dropped files. The next cleaning retries log files that cannot be removed.
 
-        Those of queues are not: a topic may be made again, and they do no harm.
+        Queue files are not retried: they are harmless, and a recreated topic may reuse their names.
         """
         of_queues, self._left_of_queues = self._left_of_queues, []
         try:
@@ -177,7 +178,7 @@ class OldFile(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """The number of files to delete, and of those among them before their time."""
+    """The number of files to delete, and how many of them have not reached their age."""
 
     file_count: int
     early_count: int
@@ -186,7 +187,7 @@ class Expired(NamedTuple):
 def expired_files(
     files: Sequence[OldFile], space: DiskUsage, retention: Retention, *, now_ms: WallMs, hour: int
 ) -> Expired:
-    """Return how many of the files to delete, oldest first. hour: of the broker's day, 0 to 23."""
+    """Return the number of files to delete, oldest first. hour: the hour of the broker's day, 0 to 23."""
     all_bytes = space.used_bytes + space.available_bytes
     is_time = hour in retention.delete_hours
     old_count = early_count = 0
@@ -201,24 +202,24 @@ def expired_files(
 
 
 class Sighting(NamedTuple):
-    """The input of a decision: the oldest files, and how full their disk is."""
+    """The input of a decision: the oldest files and the usage of their disk."""
 
     files: Sequence[OldFile]
     space: DiskUsage
 
 
 def _look(filesystem: FileSystem, root: Path, files: Sequence[tuple[int, int, Path]]) -> Sighting:
-    """Look at files and disk; done by a thread, because a disk may take its time to answer."""
+    """Examine files and disk; runs in a thread, because a disk may be slow."""
     old = [OldFile(start, size, filesystem.modified_ms(path)) for start, size, path in files]
     return Sighting(old, filesystem.disk_space(root))
 
 
-#: Units begin with the physical offset, of either kind.
+#: Both kinds of units begin with the physical offset.
 _PHYSICAL_BYTES: Final = 8
 
 
 class QueueSearch(NamedTuple):
-    """The written units in the places [low, high), for a thread that looks where the messages begin."""
+    """The written units in the places [low, high), in which a thread searches for the first message."""
 
     directory: Path
     file_size: int
@@ -238,7 +239,7 @@ def _find_beginnings(filesystem: FileSystem, searches: Sequence[QueueSearch], ph
 
 
 def _find_beginning(filesystem: FileSystem, search: QueueSearch, physical_min: int) -> int:
-    """Return the first place of a unit whose record lies at an offset of the log or behind it."""
+    """Return the place of the first unit whose record lies at or after a physical offset."""
     files: dict[int, int] = {}
 
     def is_there(place: int) -> bool:
@@ -250,10 +251,10 @@ def _find_beginning(filesystem: FileSystem, search: QueueSearch, physical_min: i
         return len(data) < _PHYSICAL_BYTES or int.from_bytes(data, signed=True) >= physical_min
 
     try:
-        if search.low < search.high and is_there(search.low):  # As of most queues.
+        if search.low < search.high and is_there(search.low):  # True for most queues.
             return search.low
         return bisect_left(range(search.high), True, search.low, key=is_there)
-    except FileNotFoundError:  # Its topic was deleted meanwhile.
+    except FileNotFoundError:  # The topic was deleted meanwhile.
         return search.low
     finally:
         for file in files.values():
@@ -263,10 +264,10 @@ def _find_beginning(filesystem: FileSystem, search: QueueSearch, physical_min: i
 def _remove_files(
     filesystem: FileSystem, point: Path, of_log: Sequence[Path], of_queues: Sequence[Path]
 ) -> int:
-    """Remove files; return how many of the log's, oldest first, are gone for good.
+    """Remove files; return how many of the log's, oldest first, are durably removed.
 
-    point: the file of the recovery point. A recovery from an older one would cut units that nothing is left
-    to build from, and give their numbers out again. Raises SyncFailed.
+    point: the file of the recovery point, which is flushed first. A recovery from an older point would cut
+    units that can no longer be rebuilt, and reuse their numbers. Raises SyncFailed.
     """
     run_flush(filesystem, FlushPlan(paths=(point,)))
     removed = 0
@@ -286,12 +287,12 @@ def _remove_files(
     return removed
 
 
-#: Ours: how old a measurement may be; CleanCommitLogService looks every 10 s.
+#: Ours: the maximum age of a measurement; CleanCommitLogService measures every 10 s.
 LOOK_MS: Final = 1_000
 
 
 class DiskSpace:
-    """Measures the fullest disk when asked, but not too often. disks: a directory on each."""
+    """Measures the fullest disk on demand, at most every LOOK_MS. disks: a directory on each disk."""
 
     def __init__(self, filesystem: FileSystem, disks: Sequence[Path], warning_percent: int) -> None:
         self._refusal: str | None = None

@@ -1,8 +1,8 @@
-"""The rounds: work that is due by a deadline and reads the store (delivery, reviving, checks of
-transactions), without the loop waiting for the disk.
+"""The rounds: deadline-driven work that reads the store (delivery, reviving, transaction checks) without
+making the loop wait for the disk.
 
-What is not in memory is read by a thread, and the round is run again; so a round may be cut off at any read,
-and continues there. Where what a thread has read is gone again, the loop finally waits for the disk.
+A thread reads data that is not in memory, and the round is run again; so a round may stop at any read and
+must continue there. If that data is evicted again and again, the loop finally waits for the disk.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ log = get_logger(__name__)
 
 
 class Rounds:
-    """Runs `act` when a round is due, and again at once if it returns that there is more.
+    """Runs `act` when a round is due, and again at once while it returns True.
 
-    again_ms: how soon after an error that it raised. is_held: no round begins before `begin`.
+    again_ms: the delay after an error that `act` raised. is_held: no round begins before `begin`.
     """
 
     def __init__(
@@ -44,20 +44,20 @@ class Rounds:
 
     @property
     def due_ms(self) -> MonotonicMs | None:
-        """Return when the next round is due; None: not before something happens."""
+        """Return when the next round is due; None if none is scheduled."""
         return self._deadline.due_ms
 
     def by(self, due_ms: MonotonicMs) -> None:
-        """Run a round at a moment, unless one is due before, or all are held."""
+        """Schedule a round for a time, unless one is due earlier or rounds are held."""
         if not self.is_held:
             self._deadline.by(due_ms)
 
     def hold(self) -> None:
-        """Begin no round, and go on with none, until `begin`."""
+        """Stop starting and continuing rounds until `begin`."""
         self.is_held = True
 
     def begin(self) -> None:
-        """Run a round now, and others when they are due."""
+        """Run a round now, and later ones when they are due."""
         self.is_held = False
         self.by(self._clock.monotonic_ms())
 

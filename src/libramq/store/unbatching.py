@@ -1,13 +1,12 @@
-"""Unbatching (`libra store unbatch`): a copy of a store of Apache's in which every message has a record of
-its own.
+"""Unbatching (`libra store unbatch`): copies a store of Apache's broker with one record per message.
 
     record of a batch (queue.type=BatchCQ)   queue offset 7, body: a │ b │ c
         ─► records                           7: a    8: b    9: c        … and every other record as it is
 
-Numbers in queues, times and properties stay, so groups continue where they were; places in the log move, and
-message ids with them. Queues and indexes are built from the new log, timers are collected again from their
-topic. The directory is made beside its final place, and renamed when all of it is on the disk; the original
-is only read.
+Queue offsets, times and properties stay, so groups continue where they were. Physical offsets change, and
+offset message ids with them. Queues and indexes are built from the new log, and timers are collected again
+from their topic. The copy is written to a directory beside its destination, which is renamed once everything
+is on the disk; the original is only read.
 
 Upstream: MessageDecoder.decodeMessage (a client that unwraps), BatchConsumeQueue.java.
 """
@@ -37,20 +36,20 @@ from libramq.store.log.log_scan import LogScan
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read_only_files import ReadOnlyFiles
 
-#: Where a record has its own place in the log.
+#: The field of a record with its physical offset.
 _PLACE: Final = slice(28, 36)
 _TIMER_FILES: Final = ("timercheck", "timermetrics")
-#: Ours: what is written at once.
+#: Ours: the bytes written at once.
 _CHUNK_BYTES: Final = 1 << 20
-#: A number in a queue is believed if so many records fit before it (`ConsumeQueue.rebuild`), so the copy
-#: begins behind the room that a record each would take of the messages that the original has no more: a
-#: record has 92 bytes at least, and a message of a batch 22.
+#: `ConsumeQueue.rebuild` accepts a queue offset only if that many records fit in the log before it. So the
+#: copy leaves room for a record per message that the original has already deleted: a record has at least 92
+#: bytes, and a message of a batch 22.
 SPREAD: Final = -(-RECORD_BYTES_MIN // ITEM_BYTES_MIN)
 
 
 @dataclass(slots=True)
 class UnbatchReport:
-    """The numbers of records that were read, of batches among them, and of records of the copy."""
+    """The numbers of records read, of batches among them, and of records written."""
 
     topics: list[str]
     read: int = 0
@@ -61,10 +60,10 @@ class UnbatchReport:
 def unbatch_store(
     root: Path, to: Path, filesystem: FileSystem, clock: Clock, *, commit_log: Path | None = None
 ) -> UnbatchReport:
-    """Copy a store whose broker is stopped to a directory that is new or empty, without batches.
+    """Copy a store whose broker is stopped to a new or empty directory, without batches.
 
-    commit_log: the directory of its log, if that is not in it; in the copy it is. Raises StoreError if there
-    is nothing to do, the log is damaged, or the store is in use.
+    commit_log: the directory of the log, if it is outside the store directory; the copy has it inside. Raises
+    StoreError if there is nothing to do, the log is damaged, or the store is in use.
     """
     log = commit_log or root / "commitlog"
     files = ReadOnlyFiles(filesystem, log)
@@ -102,7 +101,7 @@ def unbatch_store(
 
 
 def _queue_file_size(filesystem: FileSystem, root: Path) -> int:
-    """Return mappedFileSizeConsumeQueue, as a file of the store says; the default if it has none."""
+    """Return mappedFileSizeConsumeQueue from the size of a queue's file; the default if there is none."""
     queues = root / "consumequeue"
     for topic in filesystem.listdir(queues):
         for queue_id in filesystem.listdir(queues / topic):
@@ -113,7 +112,7 @@ def _queue_file_size(filesystem: FileSystem, root: Path) -> int:
 
 
 def _copy_log(files: ReadOnlyFiles, store: MessageStore, report: UnbatchReport) -> None:
-    """Write the log's records to a slave's store, which gives each its unit."""
+    """Write the log's records to a slave's store, which builds the units."""
     store.open()
     try:
         position = begin = files.starts[0] * SPREAD
@@ -140,8 +139,8 @@ def _copy_log(files: ReadOnlyFiles, store: MessageStore, report: UnbatchReport) 
 
 
 def _records(files: ReadOnlyFiles, report: UnbatchReport) -> Iterator[bytearray]:
-    """Yield the records of the copy, with places that are still to be set."""
-    # Apache's broker begins a file when one is full: so far the log is certainly written.
+    """Yield the records of the copy, whose physical offsets are still to be set."""
+    # Apache's broker begins a file when the previous one is full, so the log up to there is written.
     known_end = files.starts[-2] if len(files.starts) > 1 else 0
     for head in LogScan(files, files.starts[0], protected=known_end):
         if not isinstance(head, RecordHead):
@@ -156,7 +155,7 @@ def _records(files: ReadOnlyFiles, report: UnbatchReport) -> Iterator[bytearray]
 
 
 def _unwrapped(data: bytes, head: RecordHead) -> Iterator[bytearray]:
-    """Yield a record for each message of a batch's record."""
+    """Yield a record for each message of a batch."""
     try:
         yield from map(bytearray, unwrapped_items(data, head))
     except RemoteProtocolError as error:
@@ -178,7 +177,7 @@ def _is_of_batches(topic: dict[str, object]) -> bool:
 
 
 def _copy_tables(root: Path, to: Path, filesystem: FileSystem) -> None:
-    """Copy the tables; topics lose the attribute. Timers keep how far they are, and are collected again."""
+    """Copy the tables without topics' queue.type. Timers keep their progress and are collected again."""
     source, target = root / "config", to / "config"
     filesystem.makedirs(target)
     for stem in (*table_names(filesystem, source), TOPICS):
