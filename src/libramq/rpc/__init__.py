@@ -1,3 +1,1 @@
-"""Typed calls for the asking side; the endpoint, its outcomes and the table of requests for the answering
-side.
-"""
+"""Typed calls for clients; the endpoint, its outcomes and the table of requests for servers."""

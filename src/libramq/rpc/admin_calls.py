@@ -1,4 +1,5 @@
-"""Calls from administrators and operators to brokers and name servers: the form of each request and answer.
+"""Calls from administrators and operators to brokers and name servers: each request and the form of its
+answer.
 
 Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
 """
@@ -51,40 +52,42 @@ def _optional(reply: Command, kind: type[T]) -> T | None:
 
 # Calls without arguments.
 
-#: Have a broker delete expired files of its log now; the reply does not wait for that.
+#: Have a broker start deleting expired log files; the reply does not wait for it.
 DELETE_EXPIRED_FILES: Final = header_call(R.DELETE_EXPIRED_COMMITLOG, None, nothing)
-#: Have a broker remove files of queues that lead before its log.
+#: Have a broker remove queue files that only refer to deleted parts of its log.
 CLEAN_EXPIRED_QUEUES: Final = header_call(R.CLEAN_EXPIRED_CONSUMEQUEUE, None, nothing)
-#: Have a broker remove the queues of topics that do not exist.
+#: Have a broker remove the queues of topics that no longer exist.
 CLEAN_UNUSED_TOPICS: Final = header_call(R.CLEAN_UNUSED_TOPIC, None, nothing)
-#: A broker's state as names and values.
+#: A broker's runtime state as names and values.
 RUNTIME_INFO: Final = header_call(
     R.GET_BROKER_RUNTIME_INFO, None, lambda reply: decode_body(reply.body, KVTable).table
 )
-#: The options of a broker, or of a name server.
+#: A broker's options.
 BROKER_CONFIG: Final = header_call(R.GET_BROKER_CONFIG, None, _properties)
+#: A name server's options.
 NAME_SERVER_CONFIG: Final = header_call(R.GET_NAMESRV_CONFIG, None, _properties)
-#: The configuration of all topics, or of all groups, by name.
+#: The configuration of all topics, by name.
 ALL_TOPIC_CONFIGS: Final = header_call(
     R.GET_ALL_TOPIC_CONFIG, None, lambda reply: decode_body(reply.body, TopicConfigs).topic_config_table
 )
+#: The configuration of all groups, by name.
 ALL_GROUP_CONFIGS: Final = header_call(
     R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     None,
     lambda reply: decode_body(reply.body, SubscriptionGroupWrapper).subscription_group_table,
 )
-#: The topics that are a broker's own.
+#: A broker's own topics.
 SYSTEM_TOPICS: Final = header_call(
     R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, lambda reply: decode_body(reply.body, TopicList).topic_list
 )
-#: A master's slaves, and how far they are behind it.
+#: A master's slaves, and how far each is behind.
 HA_STATUS: Final = body_call(R.GET_BROKER_HA_STATUS, None, HAStatus)
 #: The connected producers of all groups.
 ALL_PRODUCERS: Final = body_call(R.GET_ALL_PRODUCER_INFO, None, bodies.ProducerTable)
 
 
 def _call(code: R, header: Callable[P, h.Header], parse: Callable[[Command], T]) -> Callable[P, Call[T]]:
-    """Return a function that makes a call of a header's fields."""
+    """Return a function that builds a call from a header's fields."""
 
     def call(*fields: P.args, **named: P.kwargs) -> Call[T]:
         return header_call(code, header(*fields, **named), parse)
@@ -93,7 +96,7 @@ def _call(code: R, header: Callable[P, h.Header], parse: Callable[[Command], T])
 
 
 def _body_call(code: R, header: Callable[P, h.Header], kind: type[T]) -> Callable[P, Call[T]]:
-    """Return a function that makes a call of a header's fields; the answer is a document."""
+    """Return a function that builds a call from a header's fields; the answer is a document."""
     return _call(code, header, lambda reply: decode_body(reply.body, kind))
 
 
@@ -109,21 +112,21 @@ topic_stats: Final = _body_call(R.GET_TOPIC_STATS_INFO, h.TopicHeader, consumers
 topic_consumers: Final = _call(
     R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, lambda reply: decode_body(reply.body, GroupList).group_list
 )
-#: Delete a group's configuration at a broker; clean_offset: and its offsets.
+#: Delete a group's configuration at a broker; clean_offset: also its offsets.
 delete_group: Final = _call(R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader, nothing)
 #: Remove a user with its policies.
 delete_user: Final = _call(R.AUTH_DELETE_USER, h.UserHeader, nothing)
-#: A user, without its password; None if there is none.
+#: A user without the password, or None.
 user: Final = _call(R.AUTH_GET_USER, h.UserHeader, lambda reply: _optional(reply, UserInfo))
-#: Users with something in their name, or all of them.
+#: Users filtered by a part of their name, or all of them.
 users: Final = _call(
     R.AUTH_LIST_USER, h.UserFilterHeader, lambda reply: _optional(reply, list[UserInfo]) or []
 )
 #: Remove the entry for a resource from a user's policies, or all entries.
 delete_policies: Final = _call(R.AUTH_DELETE_ACL, h.DeletePoliciesHeader, nothing)
-#: A user's policies; None if it has none.
+#: A user's policies, or None.
 policies: Final = _call(R.AUTH_GET_ACL, h.SubjectHeader, lambda reply: _optional(reply, AclInfo))
-#: The policies of users with something in their name, for resources likewise, or all of them.
+#: Policies filtered by a part of the user's name and of the resource, or all of them.
 all_policies: Final = _call(
     R.AUTH_LIST_ACL, h.PolicyFilterHeader, lambda reply: _optional(reply, list[AclInfo]) or []
 )
@@ -137,7 +140,7 @@ consumer_connection: Final = _body_call(
 producer_connection: Final = _body_call(
     R.GET_PRODUCER_CONNECTION_LIST, h.ProducerConnectionHeader, consumers.ProducerConnection
 )
-#: Set a group's offsets to those of another one.
+#: Copy a group's offsets from another group.
 clone_offsets: Final = _call(R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader, nothing)
 #: The progress of all groups.
 broker_consume_stats: Final = _body_call(
@@ -149,13 +152,15 @@ running_info: Final = _body_call(R.GET_CONSUMER_RUNNING_INFO, h.RunningInfoHeade
 consume_directly: Final = _body_call(
     R.CONSUME_MESSAGE_DIRECTLY, h.ConsumeDirectlyHeader, bodies.ConsumeDirectlyResult
 )
-#: Set, return or remove a value of the KV configuration; QueryNotFound if there is none.
+#: Set a value of the KV configuration.
 put_value: Final = _call(R.PUT_KV_CONFIG, h.PutKVHeader, nothing)
+#: A value of the KV configuration; QueryNotFound if there is none.
 get_value: Final = _call(R.GET_KV_CONFIG, h.KVHeader, lambda reply: reply.ext["value"])
+#: Remove a value of the KV configuration.
 delete_value: Final = _call(R.DELETE_KV_CONFIG, h.KVHeader, nothing)
-#: Set up to where a slave takes its master's log to be on disk.
+#: Set the offset up to which a slave considers its master's log flushed.
 reset_master_flush_offset: Final = _call(R.RESET_MASTER_FLUSH_OFFSET, h.MasterFlushOffsetHeader, nothing)
-#: Units of a queue, from an index on.
+#: Units of a consume queue from an index on.
 consume_queue: Final = _body_call(R.QUERY_CONSUME_QUEUE, h.ConsumeQueueHeader, bodies.ConsumeQueueReply)
 #: A count in the last minute, hour and day; BrokerError (SYSTEM_ERROR) if there is none.
 stats_data: Final = _body_call(R.VIEW_BROKER_STATS_DATA, h.StatsDataHeader, bodies.BrokerStatsData)
@@ -171,10 +176,10 @@ view_message: Final = _call(
 def create_topic(
     config: TopicConfig, *, attributes: str = "", perm: int | None = None, abandon_unread: bool = False
 ) -> Call[None]:
-    """Create a topic at a broker, or change it. perm: instead of the configuration's.
+    """Create or change a topic at a broker. perm: overrides the configuration's.
 
-    attributes: the changes to them, as in +name=value,-name. abandon_unread: it may lose queues that groups
-    have not read to their end.
+    attributes: their changes, as in +name=value,-name. abandon_unread: the topic may lose queues that groups
+    have not read completely.
     """
     header = h.CreateTopicHeader(
         topic=config.topic_name,
@@ -200,9 +205,9 @@ def reset_offsets(
     queue_id: int = -1,
     offset: int | None = None,
 ) -> Call[dict[MessageQueue, int]]:
-    """Set a group's offsets at a broker to a time (-1: the end); return where it continues, queue by queue.
+    """Reset a group's offsets at a broker to a time (-1: the end); return its new offset in each queue.
 
-    force: move forwards too, not only back. queue_id: set that queue alone, to an offset where one is given.
+    force: also move forwards. queue_id: reset only that queue, to `offset` if given.
     """
     header = h.ResetOffsetHeader(
         group=group, topic=topic, queue_id=queue_id, offset=offset, timestamp=timestamp_ms, is_force=force
@@ -228,18 +233,18 @@ def update_name_server_config(key: str, value: str) -> Call[None]:
 
 
 def create_topics(configs: list[TopicConfig]) -> Call[None]:
-    """Create topics, or change them."""
+    """Create or change topics."""
     body = encode_body(bodies.TopicConfigList(topic_config_list=configs))
     return header_call(R.UPDATE_AND_CREATE_TOPIC_LIST, None, nothing, body=body)
 
 
 def create_group(config: SubscriptionGroupConfig) -> Call[None]:
-    """Create a group, or change it."""
+    """Create or change a group."""
     return header_call(R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, nothing, body=encode_body(config))
 
 
 def create_groups(configs: list[SubscriptionGroupConfig]) -> Call[None]:
-    """Create groups, or change them."""
+    """Create or change groups."""
     body = encode_body(bodies.GroupConfigList(group_config_list=configs))
     return header_call(R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, nothing, body=body)
 
@@ -250,7 +255,7 @@ def create_user(info: UserInfo) -> Call[None]:
 
 
 def update_user(info: UserInfo) -> Call[None]:
-    """Change what is named of a user."""
+    """Change the given fields of a user."""
     return header_call(R.AUTH_UPDATE_USER, _user(info), nothing, body=encode_body(info))
 
 
@@ -264,7 +269,7 @@ def create_policies(info: AclInfo) -> Call[None]:
 
 
 def update_policies(info: AclInfo) -> Call[None]:
-    """Change entries of a user's policies, or add them."""
+    """Change or add entries of a user's policies."""
     return _change_policies(R.AUTH_UPDATE_ACL, info)
 
 
@@ -274,7 +279,7 @@ def _change_policies(code: R, info: AclInfo) -> Call[None]:
 
 
 def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Call[None]:
-    """Have members of a group with server-side assignment pull or pop a topic."""
+    """Set whether members of a group with server-side assignment pull or pop a topic."""
     body = MessageRequestMode(topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share_count)
     return header_call(R.SET_MESSAGE_REQUEST_MODE, None, nothing, body=encode_body(body))
 
@@ -287,7 +292,7 @@ def update_broker_config(key: str, value: str) -> Call[None]:
 def query_messages(
     topic: str, key: str, *, unique: bool = False, count: int = 64, begin_ms: int = 0, end_ms: int = LONG_MAX
 ) -> Call[list[MessageExt]]:
-    """Return a topic's newest messages with a key; unique: with an id that a producer gave."""
+    """Return a topic's newest messages with a key; unique: with a unique id."""
     header = h.QueryMessageHeader(
         topic=topic,
         key=key,

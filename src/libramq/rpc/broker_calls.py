@@ -1,5 +1,5 @@
-"""Calls from clients to a broker: send, pull, heartbeat, offsets, locks, transactions; the form of each
-request and answer.
+"""Calls from clients to a broker: send, pull, heartbeat, offsets, locks, transactions; each request and the
+form of its answer.
 
 Upstream: MQClientAPIImpl.java.
 """
@@ -35,7 +35,7 @@ LEASE_ENDED = "libraLeaseEnded"
 class SendReply(NamedTuple):
     """The outcome of a send: 0 stored; 10, 11, 12 stored, but not yet safe on disk or at a slave.
 
-    inner_num: how many messages a batch has that is stored as one record; the id is its first message's.
+    inner_num: the number of messages in a batch stored as one record; the id is then the first message's.
     """
 
     code: int
@@ -99,7 +99,7 @@ def _send_reply(reply: Command) -> SendReply:
 def send_message(
     header: h.SendMessageHeaderV2, body: bytes, *, oneway: bool = False, is_reply: bool = False
 ) -> Call[SendReply]:
-    """Send one message, or a batch if the header says so. is_reply: to a request of another client."""
+    """Send one message, or a batch if the header says so. is_reply: it answers another client's request."""
     if is_reply:
         code = RequestCode.SEND_REPLY_MESSAGE_V2
     else:
@@ -113,7 +113,7 @@ def end_transaction(header: h.EndTransactionHeader, *, oneway: bool = False) -> 
 
 
 def recall_message(header: h.RecallMessageHeader) -> Call[str]:
-    """Take back a timer message; return its unique id."""
+    """Recall a timer message; return its unique id."""
     return header_call(RequestCode.RECALL_MESSAGE, header, lambda reply: reply.ext.get("msgId", ""))
 
 
@@ -122,7 +122,7 @@ def _pull_reply(reply: Command) -> PullReply:
     return PullReply(
         reply.code,
         int(ext["nextBeginOffset"]),
-        max(0, int(ext["minOffset"])),  # Apache: -1 for a queue of batches without any.
+        max(0, int(ext["minOffset"])),  # Apache sends -1 for an empty batch queue.
         int(ext["maxOffset"]),
         int(ext.get("suggestWhichBrokerId", "0")),
         reply.body,
@@ -144,7 +144,7 @@ def heartbeat(
 ) -> Call[HeartbeatReply]:
     """Send a broker our groups and subscriptions. coordinated: our groups may have a coordinator.
 
-    lease_ended: it has not renewed our lease, so that we handle nothing.
+    lease_ended: the broker has not renewed our lease, so we handle nothing.
     """
     ext = {COORDINATED: "1"} if coordinated else {}
     if lease_ended:
@@ -185,7 +185,7 @@ def consumer_list(group: str) -> Call[list[str]]:
 def query_consumer_offset(
     group: str, queue: MessageQueue, *, zero_if_not_found: bool = False
 ) -> Call[int | None]:
-    """Return a group's committed offset in a queue; None if there is none."""
+    """Return a group's committed offset in a queue, or None."""
     header = h.QueryConsumerOffsetHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -213,8 +213,8 @@ def update_consumer_offset(
 ) -> Call[None]:
     """Commit a group's offset in a queue; raises Fenced.
 
-    member, epoch: in a coordinated group, the queue's owner. is_returned: a slave returns it to its master.
-    is_mirrored: a program that keeps its position itself shows it.
+    member, epoch: the queue's owner in a coordinated group. is_returned: a slave returns the commit to its
+    master. is_mirrored: a program that keeps its position elsewhere mirrors it here.
     """
     header = h.UpdateConsumerOffsetHeader(
         consumer_group=group,
@@ -234,20 +234,20 @@ def _offset(reply: Command) -> int:
 
 
 def max_offset(queue: MessageQueue) -> Call[int]:
-    """Return the offset that the next message of the queue will get."""
+    """Return the offset of the queue's next message."""
     header = h.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
     return header_call(RequestCode.GET_MAX_OFFSET, header, _offset)
 
 
 class QueueEnd(NamedTuple):
-    """The end of a queue. since: where in the log a topic of its name was deleted last; None at Apache's."""
+    """The end of a queue. since: the end of the log at the last deletion of its topic; None at Apache's."""
 
     offset: int
     since: int | None
 
 
 def queue_end(queue: MessageQueue) -> Call[QueueEnd]:
-    """Return the end of a queue, and since when its topic is the one it is."""
+    """Return the end of a queue, and since when its current topic has existed."""
     header = h.MaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, lb_since=True)
     return header_call(RequestCode.GET_MAX_OFFSET, header, _queue_end)
 
@@ -258,7 +258,7 @@ def _queue_end(reply: Command) -> QueueEnd:
 
 
 def min_offset(queue: MessageQueue) -> Call[int]:
-    """Return the offset of the oldest message of the queue."""
+    """Return the offset of the queue's oldest message."""
     header = h.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
     return header_call(RequestCode.GET_MIN_OFFSET, header, lambda reply: max(0, _offset(reply)))
 
@@ -272,7 +272,7 @@ def search_offset(queue: MessageQueue, timestamp_ms: int) -> Call[int]:
 
 
 def lock_batch(group: str, client_id: str, queues: list[MessageQueue]) -> Call[list[MessageQueue]]:
-    """Lock queues; return those that are ours now."""
+    """Lock queues; return those we now hold."""
     return header_call(
         RequestCode.LOCK_BATCH_MQ,
         None,

@@ -1,4 +1,4 @@
-"""A call: one request and how its answer is decoded, for shells of every kind (asyncio, blocking)."""
+"""A call: one request and the decoding of its answer, for shells of every kind (asyncio, blocking)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 class Call(Generic[T_co]):
     """A request and the parser of its answer.
 
-    accepts: the response codes the parser understands; every other one is raised as BrokerError.
+    accepts: the response codes the parser understands; any other one is raised as BrokerError.
     """
 
     code: RequestCode
@@ -34,7 +34,7 @@ class Call(Generic[T_co]):
         return Command(code=self.code, ext=self.ext, body=self.body, flag=FLAG_ONEWAY if self.oneway else 0)
 
     def outcome(self, reply: Command | LibraError, *, where: str) -> T_co | LibraError:
-        """Return the result in an answer, or its error; never raises."""
+        """Return an answer's result, or its error; never raises."""
         if isinstance(reply, LibraError):
             return reply
         try:
@@ -48,7 +48,7 @@ class Call(Generic[T_co]):
         Raises RemoteError if it cannot be decoded.
         """
         if reply.code not in self.accepts:
-            # Apache's servers name a request that they do not know by its number alone.
+            # For an unknown request, Apache's servers state only its number.
             request = self.code.name if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED else ""
             raise broker_error(reply.code, reply.remark, where=where, request=request)
         try:

@@ -1,8 +1,8 @@
-"""The endpoint: what happens to a request: it is looked up in the table, decoded, authorised (another
-broker's by its signature), audited, and processed, alone or with its neighbours as a batch.
+"""The endpoint handles requests: it looks each one up in the table, decodes, authorises (another broker's by
+its signature), audits and processes it, alone or in a batch with its neighbours.
 
 Processors are plain functions of a `Request` with its header and body. Those of hot requests take all
-neighbouring ones of a read together (`batch_processors`), so that a read costs one append and one write.
+adjacent ones of a read together (`batch_processors`), so that a read costs one append and one write.
 Requests of one connection take effect in order. Upstream: NettyRemotingAbstract.processRequestCommand.
 """
 
@@ -28,20 +28,20 @@ from libramq.rpc.request import BODY_BOUNDS, BatchProcessor, Processors, Request
 from libramq.rpc.request_table import REFUSED, REQUESTS, AtSlave
 from libramq.rpc.responder import Responder
 
-#: Called with the answer to a request of ours, and when it came (monotonic).
+#: Called with the answer to one of our requests and its arrival time (monotonic).
 Answered = Callable[[Connection, Command, MonotonicMs], None]
-#: Ours: neighbours that are processed together, in 7 µs each, or 40 if they are timer or half messages; with
-#: 256, the pings of others took 0.2 s beside twenty connections.
+#: Ours: neighbours processed together, in 7 µs each, or 40 for timer or half messages; with 256, pings beside
+#: twenty connections took 0.2 s.
 BATCH_MAX: Final = 64
-#: The protocol, as the audit names it.
+#: The protocol's name in the audit.
 PROTOCOL: Final = "RocketMQ"
 
 
 class PeerChecks(NamedTuple):
-    """Who counts as another broker of the cluster; None: that is not checked.
+    """Checks that a request comes from another broker of the cluster; None: unchecked.
 
     is_signed: returns whether a request is signed as this cluster's brokers sign. require: raises BrokerError
-    for an address where no other broker of the cluster is.
+    for an address without another broker of the cluster.
     """
 
     is_signed: Callable[[Command], bool] | None = None
@@ -52,7 +52,8 @@ NO_PEER_CHECKS: Final = PeerChecks()
 
 
 class Signatures(NamedTuple):
-    """Checks of signatures: by whom; the codes of requests without one, and of those without permission.
+    """Checks of signatures. unsigned: the codes of requests that need none; unrestricted: those that need no
+    permission.
 
     audit: records changes, sign-ins and refusals.
     """
@@ -66,9 +67,9 @@ class Signatures(NamedTuple):
 class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
-    answered: called with the answers of clients to requests of ours. signatures: without them, requests are
-    of their connection's principal. peers: checks requests that only brokers of the cluster may make.
-    at_slave: returns what a slave answers in its master's place; None: it serves all requests as a master.
+    answered: called with clients' answers to our requests. signatures: if None, requests have their
+    connection's principal. peers: checks requests that only brokers of the cluster may make. at_slave:
+    returns a slave's answer in its master's place; None: the broker serves all requests as a master.
     """
 
     def __init__(
@@ -91,18 +92,18 @@ class Endpoint:
         self._processors = processors.singly
         self._batch_processors = batches = processors.in_batches
         self._served = frozenset((*self._processors, *batches))
-        if at_slave is not None:  # Which decides about each request.
+        if at_slave is not None:  # `at_slave` decides about each request.
             served = (code for code in batches if REQUESTS[code].at_slave is AtSlave.SERVE)
             self._batch_processors = {code: batches[code] for code in served}
         self._audit = audit = signatures.audit if signatures is not None else None
-        #: Whether a processor gets every request that it serves.
+        #: Whether requests go to their processors without any check.
         self._is_unchecked = self._permits_everything and at_slave is None and audit is None
         self._answered = answered
         self._signatures = signatures
         self._is_of_cluster, self._require_peer = peers
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
-        """Process one request, or neighbours that one batch processor takes; return where the next begin."""
+        """Process one request, or neighbours of one batch processor; return where the next ones begin."""
         command = requests[start]
         wall_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         if command.flag & FLAG_RESPONSE:
@@ -124,7 +125,7 @@ class Endpoint:
                         self._require_broker(command, connection.address)
                     bounds = None if row.from_broker else BODY_BOUNDS
                     outcome = with_body(row.body, self._process, request, bounds)
-                elif self._is_unchecked:  # As `_process`, which would be a call more in every pull.
+                elif self._is_unchecked:  # `_process` inlined: it would cost each pull a call.
                     outcome = self._processors[command.code](request)
                 else:
                     outcome = self._process(request)
@@ -151,7 +152,7 @@ class Endpoint:
         return position
 
     def _refusal(self, request: Request) -> Reply | None:
-        """Return the reply to a request that no processor may see; find out who has sent the others."""
+        """Return the refusal of a request that must not be processed; authenticate the others."""
         command = request.command
         code = command.code
         row = REQUESTS.get(code)
@@ -183,7 +184,7 @@ class Endpoint:
         return None
 
     def _require_broker(self, command: Command, address: str) -> None:
-        """Raise BrokerError for a request that claims to be another broker's: its body has no bounds."""
+        """Raise BrokerError unless a request comes from another broker: its body has no bounds."""
         if self._is_of_cluster is not None and not self._is_of_cluster(command):
             raise broker_error(
                 ResponseCode.NO_PERMISSION,
@@ -194,7 +195,7 @@ class Endpoint:
             self._require_peer(address)
 
     def _process(self, request: Request) -> Outcome:
-        """Process a request with its header and body, if it is permitted."""
+        """Authorise a request and process it with its header and body."""
         try:
             if not self._permits_everything:
                 self._authorise(request)
@@ -207,7 +208,7 @@ class Endpoint:
         return outcome if self._audit is None else self._audited(self._audit, request, outcome)
 
     def _audited(self, audit: Audit, request: Request, outcome: Outcome) -> Outcome:
-        """Record what a request has changed, or, of long work, will have when that is done."""
+        """Record what a request changed; for long work, once it is done."""
         if isinstance(outcome, GeneratorType):
             return self._audited_work(audit, request, outcome)
         self._note_change(audit, request, outcome)
@@ -222,7 +223,7 @@ class Endpoint:
         return self._audited(audit, request, outcome)
 
     def _note_change(self, audit: Audit, request: Request, outcome: Outcome) -> None:
-        """Record what a request changes, unless it has failed."""
+        """Record a request's change unless it failed."""
         row = REQUESTS[request.command.code]
         has_failed = isinstance(outcome, Reply) and outcome.code != ResponseCode.SUCCESS
         if row.changes is not None and not has_failed:
@@ -230,7 +231,7 @@ class Endpoint:
             audit.changed(row.changes, request.principal, row.code.name, named)
 
     def _note_refusal(self, request: Request, error: Exception) -> None:
-        """Record that a request was refused, by whomever it claims to be signed."""
+        """Record the refusal of a request, with the name that it claims."""
         if self._audit is not None and isinstance(error, NoPermission):
             code, host = request.command.code, host_of(request.peer)
             is_proven = not _is_anyone(request.principal)
@@ -238,13 +239,13 @@ class Endpoint:
             self._audit.refused(name, host, REQUESTS[code].code.name, error.remark, is_proven=is_proven)
 
     def _authorise(self, request: Request) -> None:
-        """Raise BrokerError if a request touches what its principal may not."""
+        """Raise BrokerError if a request's principal lacks a permission."""
         row = REQUESTS[request.command.code]
         body = request.command.body if row.body is None else request.body
         require_permission(self._authorizer, row.operation(request.principal, request.header, body))
 
     def _run_batch(self, processor: BatchProcessor, requests: Sequence[Request]) -> Sequence[Outcome]:
-        """Process neighbours; a request that is invalid or not permitted does not affect the others."""
+        """Process neighbours; an invalid or forbidden request does not affect the others."""
         count = len(requests)
         refused: dict[int, Outcome] = {}
         for position, request in enumerate(requests):
@@ -268,5 +269,5 @@ class Endpoint:
 
 
 def _is_anyone(principal: Principal) -> bool:
-    """Return whether a principal is nobody in particular, or another broker of the cluster."""
+    """Return whether a principal is anonymous, or another broker of the cluster."""
     return principal is ANONYMOUS or principal.is_unrestricted

@@ -1,5 +1,5 @@
-"""Calls from members of coordinated groups, to the coordinator and to the fences of their queues: the form of
-each request and answer.
+"""Calls from members of coordinated groups to the coordinator and to the fences of their queues: each request
+and the form of its answer.
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
@@ -37,7 +37,7 @@ def join_group(header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> Call[Jo
 def poll_group(
     group: str, member: str, epoch: int, body: bodies.GroupPollBody, hold_ms: int
 ) -> Call[bodies.GroupAssignment]:
-    """Heartbeat and assignment in one, held until there is news, for hold_ms or a third of the session.
+    """Send a heartbeat and get the assignment; held until it changes, for hold_ms or a third of the session.
 
     Raises UnknownMember, NotCoordinator.
     """
@@ -64,11 +64,10 @@ def release_queues(
     leaving: bool = False,
     slow: bool = False,
 ) -> Call[None]:
-    """Notify the coordinator of released queues. leaving: we stop, and more will follow.
+    """Notify the coordinator of released queues. leaving: we are stopping, and will release more.
 
-    slow: others are to have our queues, until we say otherwise.
-
-    uncommitted: those of which handled messages may be redelivered.
+    slow: others should have our queues until further notice.
+    uncommitted: released queues whose handled messages may be redelivered.
     """
     body = bodies.GroupReleaseBody(
         queues=list(queues), leaving=leaving, slow=slow, uncommitted=list(uncommitted)
@@ -82,7 +81,7 @@ def release_queues(
 
 
 def leave_group(group: str, member: str, reason: str, queues: Sequence[bodies.QueueGrant] = ()) -> Call[None]:
-    """Leave the group; all queues are free at once. queues: those that are drained and committed."""
+    """Leave the group; all queues are free at once. queues: those drained and committed."""
     return group_call(
         RequestCode.GROUP_LEAVE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
@@ -92,7 +91,7 @@ def leave_group(group: str, member: str, reason: str, queues: Sequence[bodies.Qu
 
 
 def remove_member(group: str, name: str, operator: str | None) -> Call[None]:
-    """Remove a member for an operator: by the name of a static member, or by client id.
+    """Remove a member for an operator: by a static member's name, or by client id.
 
     Raises UnknownMember, NotCoordinator; InvalidParameter if the members allocate for themselves.
     """
@@ -110,9 +109,11 @@ def find_group(group: str) -> Call[str]:
 def begin_topic(
     group: str, topic: str, *, begins: bool = False, timestamp_ms: int | None = None
 ) -> Call[int | None]:
-    """Return from when a group reads queues of a topic without an offset; None if it is new to the topic.
+    """Return the time from which a group reads a topic's queues without an offset; None if the topic is new
+    to it.
 
-    0: that time is unknown. begins: a new one begins at the ends of the queues, or at the messages of a time.
+    0: the time is unknown. begins: a new group begins at the ends of the queues, or at the messages of a
+    time.
     """
     header = h.GroupBeginHeader(
         consumer_group=group, topic=topic, lb_begins=begins or None, timestamp=timestamp_ms
@@ -134,7 +135,7 @@ def _opened(reply: Command) -> OpenedQueue:
 
 
 def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[OpenedQueue]:
-    """Open a granted queue, which fences its former reader.
+    """Open a granted queue, which fences its previous reader.
 
     Raises NotYetGranted, Fenced.
     """

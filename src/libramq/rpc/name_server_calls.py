@@ -1,5 +1,5 @@
-"""Calls from brokers and clients to a name server: routes, registration, heartbeats; the form of each request
-and answer.
+"""Calls from brokers and clients to a name server: routes, registration, heartbeats; each request and the
+form of its answer.
 
 Upstream: BrokerOuterAPI.java, MQClientAPIImpl.java.
 """
@@ -34,7 +34,7 @@ def name_server_result(call: Call[T], reply: Command, address: str) -> T:
 
 
 def topic_route(topic: str) -> Call[TopicRouteData]:
-    """Return where the topic's queues are; TopicNotExist if no broker has it."""
+    """Return the locations of the topic's queues; TopicNotExist if no broker has it."""
     header = h.RouteHeader(topic=topic, accept_standard_json_only=True)
     return body_call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, TopicRouteData)
 

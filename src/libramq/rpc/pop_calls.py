@@ -1,5 +1,5 @@
-"""The calls of POP: take messages, acknowledge them, change when they are visible again: the form of each
-request and answer.
+"""The calls of POP: take messages, acknowledge them, change when they are visible again; each request and the
+form of its answer.
 
 Upstream: MQClientAPIImpl.popMessageAsync, ackMessageAsync, changeInvisibleTimeAsync.
 """
@@ -19,11 +19,11 @@ _POPPED: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, R
 
 
 class PopReply(NamedTuple):
-    """What a pop took. starts: the first offset by kind of topic and queue, `0 3` for queue 3.
+    """The result of a pop. starts: the first offset by kind of topic and queue, `0 3` for queue 3.
 
-    counts: of a broker of ours that was asked for many: kind and queue, first offset and number of messages
-    of each check point, in the order of the body. None: another broker; a queue has one check point there.
-    held_ms: how long the broker had the pop before it took the messages; None: it does not say.
+    counts: from one of our brokers, if asked for many messages: kind and queue, first offset and number of
+    messages of each check point, in the order of the body. None: from another broker, whose queues have one
+    check point each. held_ms: how long the broker had the pop before it took the messages, or None.
     """
 
     code: int
@@ -77,11 +77,11 @@ def ack_message(header: h.AckMessageHeader) -> Call[None]:
 
 
 def batch_ack(broker_name: str, acks: Sequence[BatchAckText]) -> Call[None]:
-    """Acknowledge messages of several check points; those that are visible again are left alone."""
+    """Acknowledge messages of several check points; messages that are visible again are ignored."""
     body = encode_body(BatchAckBody(broker_name=broker_name, acks=list(acks)))
     return header_call(RequestCode.BATCH_ACK_MESSAGE, None, nothing, body=body)
 
 
 def change_invisible_time(header: h.ChangeInvisibleTimeHeader) -> Call[Changed]:
-    """Have a message visible again at another time."""
+    """Change when a message becomes visible again."""
     return header_call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header, lambda reply: _numbers(reply.ext))

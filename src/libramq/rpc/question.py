@@ -1,5 +1,5 @@
-"""The question: a request that an engine sends to another process, with the receiver of its answer; when it
-is signed.
+"""The question: a request from an engine to another process, with a callback for its answer; and the signing
+of such requests.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ log = get_logger(__name__)
 
 
 class Question(NamedTuple):
-    """answered: called once, with the result of the call or the LibraError instead."""
+    """answered: called once, with the call's result or a LibraError."""
 
     address: str
     call: Call[Any]
@@ -32,7 +32,7 @@ class Question(NamedTuple):
         """Pass on the result of the request."""
         try:
             self.answered(self.call.outcome(outcome, where=self.address))
-        except Exception:  # A fault in one response must not close the connection for all.
+        except Exception:  # A fault in one callback must not close the connection for all.
             log.exception("a response could not be processed", address=self.address)
 
 
@@ -40,12 +40,12 @@ Ask = Callable[[Question], None]
 
 
 def answer_to(ask: Ask, address: str, call: Call[Any], timeout_ms: int) -> Callback:
-    """Return the answer to a call, for long work that waits for it; the error is raised there."""
+    """Return the answer to a call for long work to wait for; errors are raised there."""
     return Callback(lambda done: ask(Question(address, call, done, timeout_ms)))
 
 
 def signing(ask: Ask, credentials: Credentials | None) -> Ask:
-    """Wrap `ask` so that requests are signed for their addresses; without credentials return it as it is."""
+    """Wrap `ask` to sign requests for their addresses; without credentials return it unchanged."""
     if credentials is None:
         return ask
 

@@ -1,5 +1,5 @@
 """The request: one command with its connection, time and principal; which method serves which code; when a
-thread decodes its body; what an error becomes as a reply.
+thread decodes the body; how errors become replies.
 """
 
 import errno
@@ -26,13 +26,13 @@ from libramq.rpc.outcome import Outcome, Reply
 
 log = get_logger(__name__)
 
-#: Ours: remarks are read by people, who need no traceback.
+#: Ours: remarks are read by people and contain no traceback.
 REMARK_CHARACTERS_MAX: Final = 1000
 #: Ours: standard JSON of this size takes 50 µs; a client's heartbeat has 1 KiB.
 INLINE_BODY_BYTES_MAX: Final = 4 * 1024
 #: Ours: fastjson's dialect takes up to 2 µs a byte, and twenty clients may send it at once.
 INLINE_LOOSE_BYTES_MAX: Final = 256
-#: Ours: what a body takes when it is decoded, for each of its bytes; 1,000 groups of 90 KB take 1 MB.
+#: Ours: the memory of a decoded body per encoded byte; 1,000 groups of 90 KB take 1 MB.
 DECODED_BYTES_PER_BYTE: Final = 20
 #: Ours: 1,000 groups with 10 subscriptions each have 200,000 marks. Clients write standard JSON; the dialect
 #: is for tables with numbers and queues as keys, which no client sends: 20,000 marks take 50 ms on a thread.
@@ -40,10 +40,10 @@ BODY_BOUNDS: Final = Bounds(marks=400_000, loose_marks=20_000, loose_bytes=256 *
 
 
 class Request(msgspec.Struct):
-    """One request, when it was read, and its principal. A Struct, as every effect is.
+    """One request, the time it was read, and its principal. A Struct, like every effect.
 
     header, body: of the types in its row of `request_table.py`; body is None where the row has none.
-    A request whose answer is awaited is kept without them (`RequestWaiter`): is_held.
+    is_held: it awaits an answer and is kept without header and body (`RequestWaiter`).
     """
 
     command: Command
@@ -57,7 +57,7 @@ class Request(msgspec.Struct):
 
     @property
     def now(self) -> Now:
-        """Return when it was read, by both clocks."""
+        """Return the time it was read, by both clocks."""
         return Now(wall_ms=self.wall_ms, monotonic_ms=self.monotonic_ms)
 
 
@@ -66,7 +66,7 @@ BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]
 
 
 class Processors(NamedTuple):
-    """The processors of requests, by code: of those served singly, and of those served in batches."""
+    """The processors of requests, by code: those for single requests and those for batches."""
 
     singly: Mapping[int, Processor]
     in_batches: Mapping[int, BatchProcessor] = MappingProxyType({})
@@ -97,7 +97,7 @@ class BatchService(Protocol):
 
 
 def served_by(services: Iterable[object]) -> dict[int, Processor]:
-    """Return the processors of all requests that services serve singly."""
+    """Return the processors of all requests that services serve one by one."""
     return {
         code: getattr(service, name)
         for service in services
@@ -116,9 +116,9 @@ def failure(error: Exception, request: Request) -> Reply:
         return Reply(ResponseCode.INVALID_PARAMETER, remark)
     if isinstance(error, ProtocolError):
         return Reply(ResponseCode.SYSTEM_ERROR, remark)
-    if isinstance(error, OSError) and error.errno in NO_SPACE:  # The asker has the reason; a log may not.
+    if isinstance(error, OSError) and error.errno in NO_SPACE:  # A log entry may not fit.
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk has no room for it: {remark}")
-    if isinstance(error, OSError) and error.errno == errno.EROFS:  # Each request would log it.
+    if isinstance(error, OSError) and error.errno == errno.EROFS:  # Every request would log it.
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
     log.error("processor failed", code=request.command.code, peer=request.peer.address, exc_info=error)
     return Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {remark}")
@@ -127,7 +127,7 @@ def failure(error: Exception, request: Request) -> Reply:
 def with_body(
     kind: type[Any], serve: Processor, request: Request, bounds: Bounds | None = BODY_BOUNDS
 ) -> Outcome:
-    """Decide with a request's body, now or when a thread has decoded it."""
+    """Serve a request with its body, now or once a thread has decoded it."""
     data = request.command.body
     if len(data) <= INLINE_LOOSE_BYTES_MAX or (
         len(data) <= INLINE_BODY_BYTES_MAX and fastjson.is_standard(data)

@@ -1,5 +1,5 @@
-"""The table of requests, one row for each code: its header, body and size, which permission it needs, what it
-waits for, and what a slave does with it.
+"""The table of requests, one row for each code: its header, body and size, the permission it needs, what it
+waits for, and how a slave handles it.
 
 A row says what the request carries (header, body, size), what it touches (`auth/operation.py`), and how it is
 served: whether it may read old files, whether its answer waits for journals, and what a slave does with it.
@@ -60,11 +60,11 @@ CONFIG_BODY_BYTES_MAX: Final = 64 * 1024
 
 
 class AtSlave(Enum):
-    """The way in which a slave serves a request; `slave_requests.py` has the refusals and the rules."""
+    """How a slave serves a request; `slave_requests.py` has the refusals and the rules."""
 
     SERVE = auto()
     SERVE_IF_READABLE = auto()  # slaveReadEnable
-    SERVE_WHILE_ACTING = auto()  # For a master that is gone.
+    SERVE_WHILE_ACTING = auto()  # In place of a lost master.
     REFUSE_BUSY = auto()  # Clients turn to another broker.
     REFUSE_CHANGE = auto()
     REFUSE_RESET = auto()
@@ -74,13 +74,13 @@ class AtSlave(Enum):
 class Row:
     """One row of the table.
 
-    body: what it is decoded to before it is served; None for texts, messages, and registrations, whose form
-    depends on their header. from_broker: other brokers send it, and sign it for this one; it is not decoded
-    before its signature and its sender's host are checked. has_version: it belongs to the group protocol
-    (group_version.py). reads_cold: it may read files that are not in memory. is_recorded: it is answered when
-    its change is in a journal on the disk. is_forwarded: a slave forwards it to a master that only name
+    body: the type to decode it to before serving; None for texts, messages, and registrations, whose form
+    depends on their header. from_broker: other brokers send it, signed for this one; the signature and the
+    sender's host are checked before it is decoded. has_version: it belongs to the group protocol
+    (group_version.py). reads_cold: it may read files that are not in memory. is_recorded: it is answered
+    when its change is in a journal on disk. is_forwarded: a slave forwards it to a master that only name
     servers have lost. changes: what an operator does with it, for the audit (`auth/audit.py`); None: nothing,
-    or brokers send it to each other.
+    or only brokers send it.
     """
 
     code: R
@@ -97,7 +97,7 @@ class Row:
     changes: Kind | None = None
 
     def changed(self, principal: Principal, header: Any, body: Any) -> Collection[str]:
-        """Return what a request changes, as the audit names it."""
+        """Return the names of what a request changes, for the audit."""
         if isinstance(header, h.KVHeader):
             return [f"Value:{header.namespace}/{header.key}"]
         if isinstance(header, h.BrokerNameHeader):
@@ -111,10 +111,10 @@ class Row:
 
 
 def _send(principal: Principal, header: h.SendMessageHeader, body: bytes) -> Operation:
-    """Return the operation on the topic, and on the light queues that properties name.
+    """Return the operation on the topic and on the light queues that properties name.
 
-    Those of a batch's messages are in its body, where their text is looked for without decoding it. A retry
-    that a consumer sends itself names the topic that it came from, as a request to send it back does.
+    For a batch, its body is searched for them without decoding it. A retry sent by a consumer names its
+    original topic, like a request to send a message back.
     """
     text = header.properties or ""
     light = light_names(text.encode("utf-8", "replace")) if INNER_MULTI_DISPATCH in text else []
@@ -139,7 +139,7 @@ def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Opera
 def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: None) -> Operation:
     """Return the claimed operation; `end_transaction.py` checks the half message's real topic.
 
-    From 5.0 on, Java's clients name the topic as the check did: that of all half messages.
+    Since 5.0, Java's clients name the topic given by the check: that of all half messages.
     """
     is_claim = header.topic not in (None, "", TRANS_HALF_TOPIC)
     return Send(principal, header.topic or "") if is_claim else Membership(principal)
@@ -151,17 +151,17 @@ def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operati
 
 
 def _consumed(also: A | None = None) -> Callable[[Principal, Any, Any], Operation]:
-    """Return the operation of a group on a topic. also: an operator's, who needs no more."""
+    """Return the operation of a group on a topic. also: an operator's permission that suffices."""
     return lambda principal, header, _: Consume(principal, header.consumer_group, (header.topic,), also)
 
 
 def _as_member(also: A | None = None) -> Callable[[Principal, Any, Any], Operation]:
-    """Return the operation of a group, for requests that name no topic. also: as of `_consumed`."""
+    """Return the operation of a group for requests that name no topic. also: as in `_consumed`."""
     return lambda principal, header, _: Consume(principal, header.consumer_group, (), also)
 
 
 def _popped(principal: Principal, header: h.AckMessageHeader, _: None) -> Operation:
-    """Return the operation on a popped message; one of the group's own retry topic needs the group only."""
+    """Return the operation on a popped message; for one of the group's own retry topic, on the group only."""
     name, of_group = header.topic, header.consumer_group
     is_own = name == retry_topic(of_group) or popped_topic(name, of_group) != name
     return Consume(principal, of_group, () if is_own else (name,))
@@ -200,7 +200,7 @@ def _heartbeat(principal: Principal, _: h.NoHeader, body: b.HeartbeatData) -> Op
 
 
 def _unregister(principal: Principal, header: h.UnregisterClientHeader, _: None) -> Operation:
-    """Return the operation on the group that consumes; a producer leaves for its own connection only."""
+    """Return the operation on the consumer group; a producer only leaves its own connection."""
     return Membership(principal, {header.consumer_group: ()} if header.consumer_group else {})
 
 
@@ -242,7 +242,7 @@ def _groups_of(_: h.NoHeader, body: GroupConfigList) -> Collection[Resource]:
 
 
 def _cloned_of(header: h.CloneOffsetsHeader, _: None) -> Collection[Resource]:
-    """Return both groups: who may change the one could read the other's progress otherwise."""
+    """Return both groups; otherwise someone who may change one could read the other's progress."""
     return group(header.src_group), group(header.dest_group), *_named_topic(header.topic)
 
 
@@ -260,7 +260,7 @@ def _consume_queue_of(header: h.ConsumeQueueHeader, _: None) -> Collection[Resou
 
 
 def _consumed_directly(header: h.ConsumeDirectlyHeader, _: None) -> Collection[Resource]:
-    """Return the resources named; `processor/client_calls.py` checks the message's real topic."""
+    """Return the named resources; `processor/client_calls.py` checks the message's real topic."""
     return group(header.consumer_group), *_named_topic(header.topic)
 
 
@@ -279,7 +279,7 @@ _of_group = _fields(group, "group")
 _of_consumer_group = _fields(group, "consumer_group")
 _of_cluster = _fields(cluster, "cluster_name")
 _cluster_wide = partial(_managed, name=_whole_cluster)
-#: What consumers look up, too: where a topic's queues begin and end, and single messages.
+#: Also requested by consumers: where a topic's queues begin and end, and single messages.
 _seen = _managed(A.GET, _of_topic, A.SUB)
 
 _CONTROL, _TABLE, _MESSAGE = CONTROL_BODY_BYTES_MAX, TABLE_BODY_BYTES_MAX, MESSAGE_BODY_BYTES_MAX
@@ -287,14 +287,14 @@ _CONFIG = CONFIG_BODY_BYTES_MAX
 _READ, _BUSY = AtSlave.SERVE_IF_READABLE, AtSlave.REFUSE_BUSY
 _ACTING: Final = AtSlave.SERVE_WHILE_ACTING
 _NO_RESET: Final = AtSlave.REFUSE_RESET
-#: A request whose change is kept in a journal, which slaves copy.
+#: A request whose change is recorded in a journal that slaves copy.
 _creating = partial(Row, is_recorded=True, at_slave=AtSlave.REFUSE_CHANGE, changes=Kind.CREATED)
 _deleting = partial(_creating, changes=Kind.DELETED)
 #: A request that changes a user or its policies.
 _of_user = partial(Row, operation=_cluster_wide(A.UPDATE), is_recorded=True)
 #: A request of a member of a coordinated group (group_version.py).
 _of_group_protocol = partial(Row, has_version=True, at_slave=_BUSY)
-#: A request that two brokers must not both serve: a slave serves it while it acts, or has its master do so.
+#: A request that only one broker may serve at a time: a slave serves it while acting, or forwards it.
 _in_flight = partial(Row, at_slave=_ACTING, is_forwarded=True)
 
 
@@ -542,7 +542,7 @@ REQUESTS: Final = BROKER_REQUESTS | NAME_SERVER_REQUESTS
 #: UPDATE_AND_CREATE_STATIC_TOPIC.
 _STATIC_TOPIC: Final = 513
 
-#: Why a request of mqadmin's is not served: the end of the answer's remark.
+#: Why a request of mqadmin's is not served; appended to the answer's remark.
 REFUSED: Final[dict[int, str]] = {
     _STATIC_TOPIC: "static topics are not made here; updateTopic creates one whose queues are this broker's",
 }

@@ -1,5 +1,5 @@
-"""The responder: turns outcomes into replies: what a request is answered whose wait for the disk, slaves or
-name servers has timed out.
+"""The responder: turns outcomes into replies, and answers requests whose wait for the disk, slaves or name
+servers has timed out.
 
 Reply               bytes for the connection, in the header form of its request
 ReplyWhenDurable    parked until the log is on disk; all of a batch together
@@ -38,7 +38,7 @@ from libramq.store.log.append import NOT_SAFE
 
 log = get_logger(__name__)
 
-#: The second half of a request, after its wait.
+#: The rest of a request after its wait.
 Later = Reply | ReplyWhenAnnounced
 
 
@@ -54,7 +54,7 @@ class RequestWaiter:
         translate: Callable[[Any], Outcome],
     ) -> None:
         self.connection = request.peer
-        # Without header and body: thousands of pulls and polls may be held, and a header has up to 1 MiB.
+        # Without header and body: thousands of pulls and polls may be held, and a header may have 1 MiB.
         self._request = Request(
             msgspec.structs.replace(request.command, ext={}, body=b""),
             request.peer,
@@ -84,17 +84,17 @@ class Responder:
         self._effects = effects
         self._durability = durability
         self._announcement = announcement
-        #: Called with each answer's request and code; None: nobody counts them.
+        #: Called with each answer's request and code, or None.
         self.observer: Callable[[Request, int], None] | None = None
 
     def answer(self, request: Request, outcome: Outcome) -> None:
-        """Perform the outcome of a request, now or long after it came."""
+        """Perform a request's outcome, now or long after its arrival."""
         if type(outcome) is Reply:
             if self.observer is not None:
                 self.observer(request, outcome.code)
             if not request.command.flag & FLAG_ONEWAY and request.peer.is_open:
                 self._effects.add(Send(request.peer, encode_reply(request.command, outcome)))
-        elif outcome is HOLD:  # The outcome of every pull; its waiter is answered.
+        elif outcome is HOLD:  # The outcome of every pull; the pull's waiter is answered later.
             return
         elif isinstance(outcome, ReplyWhenDurable):
             give_up = not_durable if outcome.is_send else done_anyway
@@ -107,7 +107,7 @@ class Responder:
             self._effects.close(request.peer, outcome.reason)
 
     def answer_batch(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
-        """Perform the outcomes of one connection's neighbours: at most one write, and one parked value."""
+        """Perform outcomes of neighbours on one connection, with at most one write and one parked value."""
         frames: list[bytes] = []
         durable: list[tuple[Request, Later]] = []
         physical_offset, is_send = 0, False
@@ -120,7 +120,7 @@ class Responder:
             elif type(outcome) is ReplyWhenDurable:
                 durable.append((request, outcome.reply))
                 physical_offset = max(physical_offset, outcome.physical_offset)
-                is_send = outcome.is_send  # They have one processor.
+                is_send = outcome.is_send  # All have the same processor.
             else:
                 self.answer(request, outcome)
         if frames:
@@ -139,7 +139,7 @@ class Responder:
             self._effects.send(peer, encode_frame(request))
 
     def _decide(self, request: Request, outcome: Outcome) -> Work[None]:
-        """Do long work, and answer with what it returns; if it fails, that affects its own request only."""
+        """Do long work and answer with its outcome; a failure affects only its own request."""
         try:
             while isinstance(outcome, GeneratorType):
                 outcome = yield from outcome
@@ -154,12 +154,12 @@ class Responder:
         physical_offset: int,
         give_up: Callable[[Later, Missing], Reply],
     ) -> None:
-        """Have replies of one connection wait at a gate; those that wait for the disk, too, do so first."""
+        """Park replies of one connection at a gate; those that also wait for the disk do that first."""
         if gate is None:
             self.answer_many(replies)
             return
         for request, _ in replies:
-            # The messages are stored; kept here too, they would fill the memory on a slow disk.
+            # The messages are stored; keeping them here as well could exhaust memory on a slow disk.
             request.command.body, request.header = b"", None
         parked = Gated(
             replies[0][0].peer,
@@ -180,7 +180,7 @@ class Responder:
 
 
 def decide(processor: Callable[[], Outcome], request: Request) -> Outcome:
-    """Run a processor's second half; a failure affects its own request only."""
+    """Run the rest of a processor; a failure affects only its own request."""
     try:
         return processor()
     except Exception as error:
@@ -188,16 +188,16 @@ def decide(processor: Callable[[], Outcome], request: Request) -> Outcome:
 
 
 def not_durable(later: Later, missing: Missing) -> Reply:
-    """Return the answer for a message stored, but not confirmed on the disk or at slaves."""
+    """Return the answer for a message that was stored, but not confirmed on disk or at slaves."""
     code, remark = NOT_SAFE[missing]
     return msgspec.structs.replace(_reply(later), code=code, remark=remark)
 
 
 def done_anyway(later: Later, missing: Missing) -> Reply:
-    """Return the answer to a request that is no send: it has been done.
+    """Return the answer to a request other than a send, which has been carried out.
 
-    Clients take any other code for a failure: they would drop the messages that they have popped, and send a
-    copy of one that they have sent back.
+    Clients take any other code for a failure: they would drop popped messages, and send a copy of a message
+    they have sent back.
     """
     return Reply(*NOT_SAFE[missing]) if missing is Missing.DISK else _reply(later)
 
@@ -207,11 +207,11 @@ def _reply(later: Later) -> Reply:
 
 
 def encode_reply(request: Command, reply: Reply) -> bytes:
-    """Return the reply's frame; an error's if it cannot be encoded (too large, invalid text)."""
+    """Return the reply's frame, or an error's if it cannot be encoded (too large, invalid text)."""
     try:
-        # As `reply_to`, whose call and arguments would be a tenth of a reply's cost.
+        # `reply_to` inlined: its call would be a tenth of a reply's cost.
         remark = reply.remark
-        if remark is not None and len(remark) > REMARK_CHARACTERS_MAX:  # It names what the request named.
+        if remark is not None and len(remark) > REMARK_CHARACTERS_MAX:  # It quotes names from the request.
             remark = remark[:REMARK_CHARACTERS_MAX]
         command = Command(
             code=reply.code,
