@@ -1,1 +1,1 @@
-"""Codecs of other protocols than RocketMQ's own: bytes and values, without sockets, time or services."""
+"""Codecs of protocols other than RocketMQ's own: bytes and values, without sockets, time or services."""

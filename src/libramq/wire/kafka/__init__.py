@@ -1,5 +1,5 @@
 """Kafka's wire: frames, messages by version, record batches.
 
-Facts: kafka.apache.org/protocol and the message schemas of Apache Kafka,
+Sources: kafka.apache.org/protocol and the message schemas of Apache Kafka,
 clients/src/main/resources/common/message.
 """

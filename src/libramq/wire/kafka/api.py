@@ -1,8 +1,8 @@
-"""The table of APIs: which requests of Kafka's are answered, in which versions, and about how much memory one
-takes.
+"""The table of APIs: which of Kafka's requests are served, in which versions, and roughly how much memory
+each takes.
 
-The lowest versions are those of Kafka 4 (KIP-896); the highest are the last that name topics by names and not
-by ids. Metadata has both: members of KIP-848's groups know topics by ids.
+The lowest versions are those of Kafka 4 (KIP-896); the highest are the last that identify topics by name
+instead of id. Metadata has both, because members of KIP-848's groups identify topics by id.
 """
 
 from typing import Final, NamedTuple
@@ -14,14 +14,14 @@ from libramq.wire.kafka.primitives import Reader
 from libramq.wire.kafka.schema import Message, Request, decode, encode
 
 API_VERSIONS: Final = 18
-#: Ours: the memory of an element of an array, such as a partition of a fetch: a structure of some numbers,
-#: once more as what a service is asked.
+#: Ours: the memory of an array element, such as a partition of a fetch: a structure of some numbers, and the
+#: same again in the service's input.
 _ELEMENT_BYTES: Final = 400
 
 
 class Api(NamedTuple):
-    """A kind of request. first, last: the served versions; listed_from: the first in the answer to
-    ApiVersions; flexible: the first flexible version.
+    """A kind of request. first, last: the served versions; listed_from: the first one listed by ApiVersions;
+    flexible: the first flexible version.
     """
 
     key: int
@@ -78,7 +78,7 @@ APIS: Final = {
 
 
 class UnservedVersion(RemoteProtocolError):
-    """A request in a version that is not served."""
+    """A request in an unserved version."""
 
     def __init__(self, header: RequestHeader) -> None:
         super().__init__(f"Kafka's request {header.api_key} in version {header.version} is not served")
@@ -86,7 +86,7 @@ class UnservedVersion(RemoteProtocolError):
 
 
 class Call(NamedTuple):
-    """A request with its header. cost_bytes: about the memory of its structures."""
+    """A request with its header. cost_bytes: the approximate memory of its structures."""
 
     header: RequestHeader
     api: Api
@@ -113,7 +113,7 @@ def decode_call(frame: bytes) -> Call:
     client_id = read_client_id(reader, is_flexible=is_flexible)
     request = decode(api.request, header.version, is_flexible, reader)
     if api.request is not metadata.MetadataRequest:
-        # librdkafka 2.16 asks for all topics in version 9 with three bytes too many; Kafka ignores the rest
-        # of every request.
+        # In version 9, librdkafka 2.16 requests all topics with three bytes too many; Kafka ignores trailing
+        # bytes of every request.
         reader.finish()
     return Call(header, api, request, client_id, reader.elements * _ELEMENT_BYTES)

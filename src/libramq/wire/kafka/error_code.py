@@ -1,6 +1,4 @@
-"""Kafka's error codes, as far as this broker answers them; `protocols/kafka/refusals.py` says which error
-becomes which.
-"""
+"""The error codes of Kafka that this broker returns; `protocols/kafka/refusals.py` maps errors to them."""
 
 from enum import IntEnum
 

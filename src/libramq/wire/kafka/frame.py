@@ -4,9 +4,9 @@ tags; how large one may be.
     request   size (4) | api key (2) | version (2) | correlation id (4) | client id | tags     | body
     answer    size (4) | correlation id (4) | tags                                              | body
 
-Tags belong to flexible versions only; the client id's length has two bytes always, and the answer to
-ApiVersions never has tags: its client does not know yet what the server speaks. Upstream: RequestHeader.json,
-ResponseHeader.json.
+Tags belong to flexible versions only. The client id's length always has two bytes, and the answer to
+ApiVersions never has tags, because its client does not yet know the server's versions.
+Upstream: RequestHeader.json, ResponseHeader.json.
 """
 
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ from libramq.errors import RemoteProtocolError
 from libramq.wire.kafka.primitives import Reader, encode_int32
 
 #: Ours; Kafka's socket.request.max.bytes is 100 MiB. A batch has 1 MiB with every client's defaults, and a
-#: message at most 4 MiB here.
+#: message here has at most 4 MiB.
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 #: The api key, the version and the correlation id.
 _FRAME_BYTES_MIN: Final = 8
@@ -30,7 +30,7 @@ class RequestHeader(NamedTuple):
 
 
 class FrameReader:
-    """Cuts a connection's bytes into frames."""
+    """Splits a connection's bytes into frames."""
 
     __slots__ = ("_partial",)
 
@@ -43,7 +43,7 @@ class FrameReader:
         return len(self._partial)
 
     def receive(self, data: bytes) -> list[bytes]:
-        """Take the bytes that arrived; return the frames that are whole now, without their lengths."""
+        """Take received bytes; return the frames that are now complete, without their lengths."""
         partial = self._partial
         partial += data
         frames = []
@@ -63,7 +63,7 @@ class FrameReader:
 
 
 def read_client_id(reader: Reader, *, is_flexible: bool) -> str | None:
-    """Read the rest of a header."""
+    """Read the rest of a header: the client id and tags."""
     length = reader.int16()
     client_id = None if length == -1 else reader.text(length)
     if is_flexible:

@@ -1,4 +1,4 @@
-"""Kafka's primitive types, read and written; how many elements an array may have.
+"""Kafka's primitive types, their encoding and decoding; the limit of array elements.
 
     int8 … int64     big endian                     varint           zig-zag, 7 bits a byte, lowest first
     uuid             16 bytes
@@ -13,8 +13,8 @@ from typing import Final
 
 from libramq.errors import RemoteProtocolError
 
-#: Ours: the elements of all arrays of one request. A request for 10,000 partitions has about as many; each
-#: element takes some hundred bytes of memory, and as little as one on the wire.
+#: Ours: the elements in all arrays of a request; one for 10,000 partitions has about as many. An element
+#: takes hundreds of bytes of memory, and as little as one on the wire.
 ELEMENTS_MAX: Final = 20_000
 _UVARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
@@ -25,7 +25,7 @@ _INT64: Final = struct.Struct(">q")
 
 
 class Reader:
-    """Reads one message from its start to its end; raises RemoteProtocolError where it is malformed."""
+    """Reads one message from start to end; raises RemoteProtocolError if it is malformed."""
 
     __slots__ = ("_elements_left", "at", "data", "end")
 
@@ -37,7 +37,7 @@ class Reader:
 
     @property
     def elements(self) -> int:
-        """Return how many elements of arrays there were."""
+        """Return the number of array elements read so far."""
         return ELEMENTS_MAX - self._elements_left
 
     def int8(self) -> int:
@@ -61,7 +61,7 @@ class Reader:
         return self._number(_INT64, 8)
 
     def uuid(self) -> bytes:
-        """Read the id of a topic."""
+        """Read a topic's id."""
         return self.raw(UUID_BYTES)
 
     def uvarint(self) -> int:
@@ -100,7 +100,7 @@ class Reader:
             raise RemoteProtocolError(f"the string before {self.at} is no UTF-8") from None
 
     def count(self, announced: int) -> int:
-        """Return the announced number of elements if there can be as many: each takes a byte at least."""
+        """Return the announced number of elements, if that many can follow: each takes at least a byte."""
         if announced < 0 or announced > self.end - self.at or announced > self._elements_left:
             raise RemoteProtocolError(
                 f"an array of {announced} elements; {self.end - self.at} bytes are left, and"
@@ -110,7 +110,7 @@ class Reader:
         return announced
 
     def skip_tags(self) -> None:
-        """Skip tagged fields: this version of the message knows none."""
+        """Skip tagged fields: this version of the message defines none."""
         for _ in range(self.count(self.uvarint())):
             self.uvarint()
             self.raw(self.uvarint())
@@ -147,7 +147,7 @@ def encode_int8(value: int) -> bytes:
 
 
 def encode_uuid(value: bytes) -> bytes:
-    """Return the id of a topic as it is."""
+    """Return a topic's id unchanged."""
     assert len(value) == UUID_BYTES, "an id has 16 bytes"
     return value
 

@@ -1,4 +1,5 @@
-"""The record batch, version 2: its format, its compression, when one is invalid, and how large it may unpack.
+"""The record batch, version 2: its format and compression, when one is invalid, and its largest decompressed
+size.
 
      0  base offset (8)                27  base timestamp (8)
      8  length from 12 on (4)          35  max timestamp (8)
@@ -12,8 +13,8 @@
 
 Lengths and deltas are varints; a length of -1 is null. Records are compressed by the algorithm in the
 attributes: gzip, lz4, zstd, or snappy, raw (librdkafka) or in the blocks of snappy-java (Java, kafka-python).
-Their decompressed size is bounded before memory is allocated. A whole batch is stored and fetched as it was
-produced, without being decoded.
+Their decompressed size is bounded before memory is allocated. A batch is stored and fetched as produced,
+without being decoded.
 
 Upstream: common/record/CompressionType.java, common/record/DefaultRecordBatch.java,
 DefaultRecord.java.
@@ -38,13 +39,13 @@ GZIP: Final = 1
 SNAPPY: Final = 2
 LZ4: Final = 3
 ZSTD: Final = 4
-#: Ours: the batches of a request, decompressed; as much as a frame brings without compression. All of it
-#: becomes messages at once, which takes four times the memory.
+#: Ours: the decompressed size of a request's batches; a frame carries as much uncompressed. All of it becomes
+#: messages at once, which take four times the memory.
 DECOMPRESSED_BYTES_MAX: Final = 16 * 1024 * 1024
 
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61
-#: Every partition has had one leader.
+#: Every partition has only ever had one leader.
 LEADER_EPOCH: Final = 0
 CRC_FROM: Final = 21
 LENGTH_FROM: Final = 12
@@ -54,18 +55,18 @@ _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 #: The shortest record: an empty key and value, no headers.
 RECORD_BYTES_MIN: Final = 7
-#: Ours: records of a batch, and of a request; each becomes a message. librdkafka has at most 10,000 in a
-#: batch, and RocketMQ's inner batches count to 32,767.
+#: Ours: records of a batch, and of a request; each becomes a message. librdkafka's batches have at most
+#: 10,000, and RocketMQ's inner batches up to 32,767.
 RECORDS_MAX: Final = 32_767
-#: Ours: headers of all records of a request: a dozen for each record of librdkafka's largest batch. Two bytes
-#: make one, so three kilobytes of zstd made sixteen million.
+#: Ours: headers of all records of a request: a dozen for each record of librdkafka's largest batch. A header
+#: can be two bytes, so three kilobytes of zstd made sixteen million.
 HEADERS_MAX: Final = 131_072
-#: Ours: what a record costs beside its bytes, in the time that a byte takes: some 15 µs to decode and store.
+#: Ours: a record's cost in addition to its bytes, in byte times: some 15 µs to decode and store it.
 _RECORD_COST_BYTES: Final = 256
-#: The highest number in two bytes of a varint. A third byte is taken for the high bits of the second, which
-#: makes the number larger.
+#: The largest number in two bytes of a varint. A third byte, mistaken for the high bits of the second,
+#: exceeds it.
 _TWO_BYTES_MAX: Final = 0x3FFF
-#: What a plain record has before its value, at most, with a short key.
+#: At most this many bytes of a plain record with a short key precede its value.
 _PLAIN_BYTES_MAX: Final = 64
 _NO_HEADERS: Final = b"\0"
 #: The length of a null key or value.
@@ -77,7 +78,7 @@ Header = tuple[str, bytes | None]
 
 
 class InvalidBatch(RemoteProtocolError):
-    """A batch that is refused. code: the answer to its producer."""
+    """A refused batch. code: the error for its producer."""
 
     def __init__(self, code: ErrorCode, remark: str) -> None:
         super().__init__(remark)
@@ -85,7 +86,7 @@ class InvalidBatch(RemoteProtocolError):
 
 
 class Budget:
-    """The room that the batches of one request may still unpack to."""
+    """The remaining limits for unpacking the batches of one request."""
 
     __slots__ = ("bytes", "headers", "records")
 
@@ -103,7 +104,7 @@ class Budget:
 
 
 class Record(NamedTuple):
-    """A record. raw_headers: their bytes, beginning with their number."""
+    """A record. raw_headers: the headers' bytes, beginning with their number."""
 
     timestamp_ms: int
     key: bytes | None
@@ -114,8 +115,8 @@ class Record(NamedTuple):
 
 
 def unpacking_cost(data: bytes) -> int:
-    """Return about how many bytes and records there are to decode, without decoding anything: the announced
-    numbers. A compressed batch may have any size, so it costs as much as a large one.
+    """Estimate the cost of decoding from the announced numbers, without decoding anything. A compressed batch
+    may have any size, so it costs as much as the largest one.
     """
     if len(data) < HEADER_BYTES:
         return len(data)
@@ -128,7 +129,7 @@ def unpacking_cost(data: bytes) -> int:
 
 
 class Stamp(NamedTuple):
-    """The numbers that an idempotent producer gives a batch. first: the sequence of its first record."""
+    """An idempotent producer's numbers in a batch. first: the sequence of its first record."""
 
     producer_id: int
     epoch: int
@@ -137,16 +138,16 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(data: bytes) -> Stamp | None:
-    """Return the stamp of a batch that was decoded; None if its producer is not idempotent."""
+    """Return the stamp of a decoded batch, or None if its producer is not idempotent."""
     *_, producer_id, epoch, first, records = REST.unpack_from(data, CRC_FROM)
     return None if producer_id < 0 else Stamp(producer_id, epoch, first, records)
 
 
 def decode_batch(data: bytes, budget: Budget | None = None) -> list[Record]:
-    """Return the records of a producer's batch, offsets counted from 0; raises InvalidBatch.
+    """Return the records of a producer's batch, with offsets from 0; raises InvalidBatch.
 
-    budget: charged for what is decoded. A batch that cannot be read halves the bytes that are left, so that a
-    request full of such batches unpacks no more than one of good ones.
+    budget: charged for decoded data. An unreadable batch halves the remaining bytes, so that a request full
+    of such batches unpacks no more than one of valid batches.
     """
     budget = budget or Budget()
     attributes, last_delta, base_ms, _, count = checked_head(data)
@@ -196,7 +197,7 @@ def checked_head(data: bytes) -> tuple[int, int, int, int, int]:
 
 def _decode_records(plain: bytes, count: int, base_ms: int, budget: Budget) -> list[Record]:
     """Return all records. Nearly all have no headers, and lengths and deltas of one or two bytes: these are
-    read here, in a third of the time; any other, and what is malformed, by the reader.
+    decoded here, in a third of the time; all others, including malformed ones, by the reader.
     """
     records: list[Record] = []
     at, length = 0, len(plain)
@@ -213,10 +214,10 @@ def _decode_records(plain: bytes, count: int, base_ms: int, budget: Budget) -> l
 
 
 def _plain_record(data: bytes, at: int, length: int, number: int, base_ms: int) -> tuple[Record, int] | None:
-    """Return a record without headers and where it ends; None: it has another form, or ends too soon."""
-    if length - at < _PLAIN_BYTES_MAX:  # Near the end a number may be cut off.
+    """Return a record without headers and its end; None if it has another form or may be cut off."""
+    if length - at < _PLAIN_BYTES_MAX:  # A number may be cut off near the end.
         return None
-    # Zig-zag: an even number is twice a value that is not negative.
+    # Zig-zag: an even number is twice a non-negative value.
     size = data[at]
     at += 1
     if size > 0x7F:
@@ -257,7 +258,7 @@ def _plain_record(data: bytes, at: int, length: int, number: int, base_ms: int) 
         return None
     if max(size, delta_ms, offset, key_size, value_size) > _TWO_BYTES_MAX or offset >> 1 != number:
         return None
-    if value_end + 1 != end or end > length or data[value_end]:  # Headers, or nonsense.
+    if value_end + 1 != end or end > length or data[value_end]:  # Headers, or malformed.
         return None
     return Record(base_ms + (delta_ms >> 1), key, data[at:value_end], (), _NO_HEADERS, number), end
 
@@ -314,9 +315,7 @@ def decode_headers(data: bytes) -> list[Header]:
 
 
 def encode_batch(records: Sequence[Record]) -> bytes:
-    """Encode records, which have rising offsets, uncompressed; `headers` are not looked at, `raw_headers`
-    are.
-    """
+    """Encode records, whose offsets must rise, uncompressed; uses `raw_headers` and ignores `headers`."""
     first, last = records[0], records[-1]
     base_offset, base_ms = first.offset, first.timestamp_ms
     parts: list[bytes] = []
@@ -344,16 +343,16 @@ def encode_batch(records: Sequence[Record]) -> bytes:
 _LENGTH_AT: Final = 8
 _MAGIC_AT: Final = 16
 _COUNT_AT: Final = 57
-#: Ours: a checksum takes 33 µs a MiB, a copy some 50 µs, the size of a record 0.14 µs; 64 KiB are decoded in
-#: some milliseconds.
+#: Ours: a checksum takes 33 µs a MiB, a copy some 50 µs, a record's size 0.14 µs; 64 KiB are decoded in some
+#: milliseconds.
 _BYTES_PER_COST: Final = 128
 _RECORD_COST: Final = 4
-#: A size has at most five bytes of seven bits.
+#: A size has at most five bytes of seven bits each.
 _SHIFT_MAX: Final = 28
 
 
 class BatchSummary(NamedTuple):
-    """The head of a batch that is stored as it is. Times are of its first record, and the latest of all."""
+    """The head of a stored batch, with the time of its first record and the latest of all."""
 
     records: int
     first_ms: int
@@ -361,8 +360,8 @@ class BatchSummary(NamedTuple):
 
 
 def empty_batch(base_offset: int, count: int) -> bytes:
-    """Return a batch that has offsets and no records, as Kafka's brokers leave by compaction: clients go on
-    behind it.
+    """Return a batch of offsets without records, like those left by compaction in Kafka's brokers: clients
+    continue behind it.
     """
     checked = REST.pack(0, count - 1, -1, -1, -1, -1, -1, 0)
     crc = google_crc32c.value(checked)
@@ -370,7 +369,7 @@ def empty_batch(base_offset: int, count: int) -> bytes:
 
 
 def checking_cost(data: bytes) -> int:
-    """Return what `check_batch` takes, in the time that a byte takes to decode (`unpacking_cost`)."""
+    """Return the cost of `check_batch`, in the time of decoding a byte (see `unpacking_cost`)."""
     if len(data) < HEADER_BYTES:
         return len(data)
     count = int.from_bytes(data[_COUNT_AT:HEADER_BYTES], signed=True)
@@ -378,9 +377,9 @@ def checking_cost(data: bytes) -> int:
 
 
 def check_batch(data: bytes) -> BatchSummary:
-    """Return what a producer's batch says of itself; raises InvalidBatch.
+    """Check a producer's batch and return its summary; raises InvalidBatch.
 
-    Of records that are not compressed the sizes are checked; others only unpacking would.
+    Checks the sizes of uncompressed records; for compressed ones that would take unpacking.
     """
     attributes, last_delta, first_ms, latest_ms, count = checked_head(data)
     if count > RECORDS_MAX:
@@ -416,7 +415,7 @@ def _count_records(data: bytes) -> int:
                 shift += 7
                 if byte <= 0x7F:
                     break
-        if size & 1 or size >> 1 < RECORD_BYTES_MIN - 1:  # Negative, or too small for what every record has.
+        if size & 1 or size >> 1 < RECORD_BYTES_MIN - 1:  # Negative, or less than the mandatory fields.
             return -1
         at += size >> 1
         count += 1
@@ -424,7 +423,7 @@ def _count_records(data: bytes) -> int:
 
 
 def renumbered(data: bytes | memoryview, base_offset: int) -> list[bytes | memoryview]:
-    """Return a stored batch as it is fetched, in parts: with its first offset; its checksum stays right."""
+    """Return a stored batch with its first offset, in parts; the checksum does not cover that offset."""
     return [
         base_offset.to_bytes(8),
         data[_LENGTH_AT:LENGTH_FROM],
@@ -436,14 +435,14 @@ def renumbered(data: bytes | memoryview, base_offset: int) -> list[bytes | memor
 #: SnappyOutputStream.java: magic, version and compatible version.
 _SNAPPY_JAVA_MAGIC: Final = b"\x82SNAPPY\0"
 _SNAPPY_JAVA_HEADER_BYTES: Final = 16
-#: As many of 1 KiB, the smallest that snappy-java makes, as may be unpacked. Millions of empty ones, in one
-#: frame, took a thread for seconds.
+#: As many blocks of 1 KiB, snappy-java's smallest, as may be unpacked. Millions of empty ones in one frame
+#: took a thread seconds.
 _SNAPPY_BLOCKS_MAX: Final = DECOMPRESSED_BYTES_MAX // 1024
 _GZIP_WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
 
 
 def decompress(codec: int, data: bytes, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """Return the records as they were before compression; raises RemoteProtocolError."""
+    """Return decompressed records; raises RemoteProtocolError."""
     if codec == NONE:
         return data
     unpack = _UNPACKERS.get(codec)
@@ -453,7 +452,7 @@ def decompress(codec: int, data: bytes, bytes_max: int = DECOMPRESSED_BYTES_MAX)
         plain = unpack(data, bytes_max)
     except RemoteProtocolError:
         raise
-    except Exception as failed:  # zlib.error, RuntimeError, ZstdError, cramjam's: none has a common parent.
+    except Exception as failed:  # The libraries' errors have no common base class.
         raise RemoteProtocolError(f"compressed records cannot be read: {failed}") from failed
     if len(plain) > bytes_max:
         raise RemoteProtocolError(f"{len(data)} bytes of records unpack to more than {bytes_max}")

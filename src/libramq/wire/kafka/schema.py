@@ -1,4 +1,4 @@
-"""The schema of Kafka's messages: how a Struct's annotations say which versions have a field and how it is
+"""The schema of Kafka's messages: how a Struct's annotations state which versions have a field and how it is
 encoded.
 
     class HeartbeatRequest(Request, frozen=True, kw_only=True):
@@ -7,10 +7,10 @@ encoded.
         member_id: String
         group_instance_id: Annotated[NullableString, Versions(3)] = None
 
-A field that a version does not have keeps its default. From the version `flexible` on, lengths are compact
-and each structure ends with tagged fields (KIP-482): those of requests are skipped, and answers have none.
+A field missing in a version keeps its default. From the version `flexible` on, lengths are compact and each
+structure ends with tagged fields (KIP-482): those of requests are skipped, and answers have none.
 
-One Struct serves all versions, so that translators do not care which one a client speaks.
+One Struct serves all versions, so that translators need not know a client's version.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -52,7 +52,7 @@ Int64 = Annotated[int, "int64"]
 Boolean = Annotated[bool, "boolean"]
 String = Annotated[str, "string"]
 NullableString = Annotated[str | None, "string"]
-#: The text of an error, which names what the request named: cut, since most versions allow 32,767 bytes.
+#: The text of an error; truncated, as it quotes names from the request, and most versions allow 32,767 bytes.
 Remark = Annotated[str | None, "remark"]
 Bytes = Annotated[bytes, "bytes"]
 NullableBytes = Annotated[bytes | None, "bytes"]
@@ -60,7 +60,7 @@ NullableBytes = Annotated[bytes | None, "bytes"]
 Uuid = Annotated[bytes, "uuid"]
 
 
-#: As remarks to RocketMQ's clients (`encode_reply`).
+#: The same as for remarks to RocketMQ's clients (`encode_reply`).
 REMARK_CHARACTERS_MAX: Final = 1_000
 
 
@@ -103,7 +103,7 @@ def by_topic(topics: Iterable[Topic[Any]], results: Iterable[R]) -> tuple[Topic[
     )
 
 
-#: Reads a value; appends one. A list of parts would take twenty times the bytes of a large answer.
+#: Reads a value, and appends one. A list of parts would take twenty times the bytes of a large answer.
 Read = Callable[[Reader], Any]
 Write = Callable[[Any, bytearray], None]
 
@@ -129,13 +129,13 @@ def encode(message: Message, version: int, is_flexible: bool) -> bytes:
 
 @lru_cache(maxsize=1024)
 def codec_of(kind: type[Message], version: int, is_flexible: bool) -> Codec:
-    """Return the codec of a structure, made on first use."""
+    """Return a structure's codec, made on first use."""
     made: type[Message] = get_origin(kind) or kind
     fields: list[tuple[str, Codec]] = []
     for name, hint in get_type_hints(made, include_extras=True).items():
         if get_origin(hint) is ClassVar:
             continue
-        if getattr(hint, "__parameters__", ()):  # Of a generic structure, such as `Topic`.
+        if getattr(hint, "__parameters__", ()):  # For a generic structure such as `Topic`.
             hint = hint[get_args(kind)]
         found = _field(hint, version, is_flexible)
         if found is not None:
@@ -163,7 +163,7 @@ def _structure(kind: type[Message], fields: Sequence[tuple[str, Codec]], is_flex
 
 
 def _field(hint: Any, version: int, is_flexible: bool) -> Codec | None:
-    """Return the codec of a field; None where the version does not have it."""
+    """Return a field's codec, or None if the version does not have the field."""
     marks: tuple[Any, ...] = ()
     if get_origin(hint) is Annotated:
         hint, *rest = get_args(hint)
@@ -250,7 +250,7 @@ def _array(element: Codec, is_flexible: bool, *, is_nullable: bool) -> Codec:
 
 
 def _nullable(structure: Codec) -> Codec:
-    """Return the codec of a structure that may be null: a byte in front says which (KIP-893)."""
+    """Return the codec of a nullable structure, whose first byte says whether it is null (KIP-893)."""
     read_content, write_content = structure
 
     def read(reader: Reader) -> Any:

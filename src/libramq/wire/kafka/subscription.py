@@ -1,5 +1,5 @@
-"""The metadata of consumers' strategies: the subscription and the assignment that members of classic groups
-send each other.
+"""The metadata of consumers' strategies: the subscriptions and assignments exchanged by members of classic
+groups.
 
     subscription    version (2) | topics | user data | owned partitions (from 1 on) | …
     assignment      version (2) | partitions | user data                 later versions append fields
@@ -12,12 +12,12 @@ from libramq.wire.kafka.primitives import Reader
 
 #: The protocol type of consumers.
 CONSUMER: str = "consumer"
-#: The first version of a subscription that names the partitions owned.
+#: The first version of a subscription with the owned partitions.
 _OWNED_FROM = 1
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str]:
-    """Return the topics of a subscription; none if it is none."""
+    """Return a subscription's topics; empty if it cannot be decoded."""
     reader = Reader(metadata)
     try:
         reader.int16()
@@ -27,7 +27,7 @@ def subscribed_topics(metadata: bytes) -> frozenset[str]:
 
 
 def owned_partitions(metadata: bytes) -> list[tuple[str, int]]:
-    """Return the partitions that a consumer keeps while it joins, as those with cooperative strategies do."""
+    """Return the partitions that a consumer keeps while it joins, as cooperative strategies do."""
     reader = Reader(metadata)
     try:
         if reader.int16() < _OWNED_FROM:
@@ -41,7 +41,7 @@ def owned_partitions(metadata: bytes) -> list[tuple[str, int]]:
 
 
 def assigned_partitions(assignment: bytes) -> list[tuple[str, int]]:
-    """Return the partitions of a member's share; none if it is none."""
+    """Return the partitions of a member's share; empty if it cannot be decoded."""
     reader = Reader(assignment)
     try:
         reader.int16()

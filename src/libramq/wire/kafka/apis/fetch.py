@@ -16,10 +16,10 @@ from libramq.wire.kafka.schema import (
 )
 
 
-# Fetch (1): record batches of partitions from offsets on, once there are enough or the time is up.
+# Fetch (1): record batches of partitions from offsets on, once there is enough or the wait is over.
 #
-# 7 added sessions (KIP-227), which are declined: every answer has session 0. 12 is flexible, and its tagged
-# fields are not used; 13 and later name topics by ids.
+# 7 added sessions (KIP-227), which are declined: every answer has session 0. 12 is flexible; its tagged
+# fields are not used. 13 and later identify topics by id.
 class FetchPartition(Message, frozen=True, kw_only=True):
     """A partition to read."""
 
@@ -32,7 +32,7 @@ class FetchPartition(Message, frozen=True, kw_only=True):
 
 
 class FetchRequest(Request, frozen=True, kw_only=True):
-    """Asks for records."""
+    """A request for records."""
 
     replica_id: Int32 = -1
     max_wait_ms: Int32
@@ -47,7 +47,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
 
 
 class AbortedTransaction(Message, frozen=True, kw_only=True):
-    """A transaction whose records are to be skipped."""
+    """A transaction whose records must be skipped."""
 
     producer_id: Int64
     first_offset: Int64
@@ -75,8 +75,8 @@ class FetchResponse(Message, frozen=True, kw_only=True):
     responses: tuple[Topic[FetchedPartition], ...]
 
 
-# ListOffsets (2): the ends of partitions, or the first offset of a time. Version 0 answers several offsets,
-# and is not served. 6 is flexible; 7 and later know more special times.
+# ListOffsets (2): the ends of partitions, or the first offset at a time. Version 0, which returns several
+# offsets, is not served. 6 is flexible; 7 and later add special times.
 LATEST: Final = -1
 EARLIEST: Final = -2
 
@@ -90,7 +90,7 @@ class ListOffsetsPartition(Message, frozen=True, kw_only=True):
 
 
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
-    """Asks for offsets."""
+    """A request for offsets."""
 
     replica_id: Int32 = -1
     isolation_level: Annotated[Int8, Versions(2)] = 0
@@ -98,7 +98,7 @@ class ListOffsetsRequest(Request, frozen=True, kw_only=True):
 
 
 class ListedPartition(Message, frozen=True, kw_only=True):
-    """An offset; -1 where there is none."""
+    """An offset, or -1."""
 
     partition_index: Int32
     error_code: Int16 = 0

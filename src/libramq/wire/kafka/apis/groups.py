@@ -22,19 +22,19 @@ from libramq.wire.kafka.schema import (
 
 # JoinGroup (11): a member joins a group, or rejoins it for its next generation.
 #
-# 4 demands a member id (KIP-394), 5 knows static members, 6 is flexible, 7 names the protocol's type in the
-# answer, 8 gives a reason, 9 lets a static leader skip the assignment.
+# 4 requires a member id (KIP-394), 5 adds static members, 6 is flexible, 7 returns the protocol's type, 8 has
+# a reason, 9 lets a static leader skip the assignment.
 
 
 class JoinGroupProtocol(Message, frozen=True, kw_only=True):
-    """A strategy that the member knows, with its subscription as that strategy wants it."""
+    """A strategy that the member supports, with its subscription in that strategy's form."""
 
     name: String
     metadata: Bytes
 
 
 class JoinGroupRequest(Request, frozen=True, kw_only=True):
-    """Joins."""
+    """A request to join."""
 
     group_id: String
     session_timeout_ms: Int32
@@ -68,7 +68,7 @@ class JoinGroupResponse(Message, frozen=True, kw_only=True):
     members: tuple[JoinGroupMember, ...] = ()
 
 
-# Heartbeat (12): a member is alive; the answer says whether a rebalance is under way. 3 knows static
+# Heartbeat (12): a member is alive; the answer says whether a rebalance is in progress. 3 adds static
 # members, 4 is flexible.
 class HeartbeatRequest(Request, frozen=True, kw_only=True):
     """A member's heartbeat."""
@@ -80,13 +80,13 @@ class HeartbeatRequest(Request, frozen=True, kw_only=True):
 
 
 class HeartbeatResponse(Message, frozen=True, kw_only=True):
-    """Nothing but an error code."""
+    """Only an error code."""
 
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Int16 = 0
 
 
-# LeaveGroup (13): members leave. 3 names several, static ones by their instance ids; 4 is flexible.
+# LeaveGroup (13): members leave. 3 takes several, static ones by instance id; 4 is flexible.
 class LeavingMember(Message, frozen=True, kw_only=True):
     """A member that leaves."""
 
@@ -104,7 +104,7 @@ class LeaveGroupRequest(Request, frozen=True, kw_only=True):
 
 
 class LeftMember(Message, frozen=True, kw_only=True):
-    """A member that left, or why it did not."""
+    """A member that left, or the reason why it did not."""
 
     member_id: String
     group_instance_id: NullableString = None
@@ -119,8 +119,8 @@ class LeaveGroupResponse(Message, frozen=True, kw_only=True):
     members: Annotated[tuple[LeftMember, ...], Versions(3)] = ()
 
 
-# SyncGroup (14): the leader hands in the assignment, everybody gets a share. 3 knows static members, 4 is
-# flexible, 5 names the protocol.
+# SyncGroup (14): the leader submits the assignment, and every member receives its share. 3 adds static
+# members, 4 is flexible, 5 names the protocol.
 class SyncGroupAssignment(Message, frozen=True, kw_only=True):
     """The share of a member."""
 
@@ -129,7 +129,7 @@ class SyncGroupAssignment(Message, frozen=True, kw_only=True):
 
 
 class SyncGroupRequest(Request, frozen=True, kw_only=True):
-    """Asks for a member's share; the leader's has everybody's."""
+    """A request for a member's share; the leader submits all shares."""
 
     group_id: String
     generation_id: Int32
@@ -150,13 +150,12 @@ class SyncGroupResponse(Message, frozen=True, kw_only=True):
     assignment: Bytes = b""
 
 
-# FindCoordinator (10): the broker that coordinates a group. 3 is flexible; 4 asks for several groups at
-# once.
+# FindCoordinator (10): the broker that coordinates a group. 3 is flexible; 4 takes several groups.
 GROUP: Final = 0
 
 
 class FindCoordinatorRequest(Request, frozen=True, kw_only=True):
-    """Asks for the coordinators of keys. key_type: 0 a group; others are transactions and share groups."""
+    """A request for the coordinators of keys. key_type: 0 for a group; others: transactions, share groups."""
 
     key: Annotated[String, Versions(0, 3)] = ""
     key_type: Annotated[Int8, Versions(1)] = GROUP
@@ -175,7 +174,7 @@ class Coordinator(Message, frozen=True, kw_only=True):
 
 
 class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
-    """One coordinator, or, from version 4 on, one for each key."""
+    """One coordinator, or from version 4 one for each key."""
 
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Annotated[Int16, Versions(0, 3)] = 0
@@ -186,21 +185,21 @@ class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
     coordinators: Annotated[tuple[Coordinator, ...], Versions(4)] = ()
 
 
-# DescribeGroups (15): groups and their members. 3 has the operations that are allowed, 4 static members;
-# 5 is flexible; 6 answers GROUP_ID_NOT_FOUND where the others answer the state Dead.
-#: The operations were not asked for, or are not known.
+# DescribeGroups (15): groups and their members. 3 adds the authorized operations, 4 static members; 5 is
+# flexible; 6 returns GROUP_ID_NOT_FOUND where earlier versions return the state Dead.
+#: The authorized operations were not requested, or are unknown.
 NO_OPERATIONS: Final = -(1 << 31)
 
 
 class DescribeGroupsRequest(Request, frozen=True, kw_only=True):
-    """Asks for groups."""
+    """A request for groups."""
 
     groups: tuple[String, ...]
     include_authorized_operations: Annotated[Boolean, Versions(3)] = False
 
 
 class DescribedGroupMember(Message, frozen=True, kw_only=True):
-    """A member. member_metadata, member_assignment: as its strategy has them."""
+    """A member. member_metadata, member_assignment: in its strategy's form."""
 
     member_id: String
     group_instance_id: Annotated[NullableString, Versions(4)] = None
@@ -232,7 +231,7 @@ class DescribeGroupsResponse(Message, frozen=True, kw_only=True):
 
 # ListGroups (16): the groups of a coordinator. 3 is flexible; 4 filters by state, 5 by type.
 class ListGroupsRequest(Request, frozen=True, kw_only=True):
-    """Asks for groups; no filter: all of them."""
+    """A request for groups; without filters, for all of them."""
 
     states_filter: Annotated[tuple[String, ...], Versions(4)] = ()
     types_filter: Annotated[tuple[String, ...], Versions(5)] = ()
@@ -255,7 +254,7 @@ class ListGroupsResponse(Message, frozen=True, kw_only=True):
     groups: tuple[ListedGroup, ...] = ()
 
 
-# DeleteGroups (42): groups without members go, with their offsets. 2 is flexible.
+# DeleteGroups (42): groups without members are deleted with their offsets. 2 is flexible.
 class DeleteGroupsRequest(Request, frozen=True, kw_only=True):
     """Deletes groups."""
 
@@ -276,10 +275,10 @@ class DeleteGroupsResponse(Message, frozen=True, kw_only=True):
     results: tuple[DeletableGroupResult, ...]
 
 
-# ConsumerGroupHeartbeat (68): a member of a group of KIP-848 joins, is alive, has revoked, or leaves. 1 has
+# ConsumerGroupHeartbeat (68): a member of a KIP-848 group joins, is alive, has revoked, or leaves. 1 adds
 # regular expressions, and its clients choose their ids.
 #
-# What has not changed since the member's last heartbeat is null, or -1.
+# Fields unchanged since the member's last heartbeat are null or -1.
 
 
 class TopicPartitions(Message, frozen=True, kw_only=True):
@@ -290,9 +289,9 @@ class TopicPartitions(Message, frozen=True, kw_only=True):
 
 
 class ConsumerGroupHeartbeatRequest(Request, frozen=True, kw_only=True):
-    """A member's heartbeat. member_epoch: 0 joins, -1 leaves, -2 leaves for a while.
+    """A member's heartbeat. member_epoch: 0 joins, -1 leaves, -2 leaves temporarily.
 
-    topic_partitions: those that the member has.
+    topic_partitions: those the member owns.
     """
 
     group_id: String
@@ -308,13 +307,13 @@ class ConsumerGroupHeartbeatRequest(Request, frozen=True, kw_only=True):
 
 
 class Assignment(Message, frozen=True, kw_only=True):
-    """All partitions that a member may have now."""
+    """All partitions that a member may own now."""
 
     topic_partitions: tuple[TopicPartitions, ...]
 
 
 class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
-    """The member's epoch. assignment: None while it stays as it is."""
+    """The member's epoch. assignment: None if unchanged."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -325,13 +324,13 @@ class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
     assignment: Assignment | None = None
 
 
-# ConsumerGroupDescribe (69): groups of KIP-848 and their members; 1 has the members' type.
+# ConsumerGroupDescribe (69): KIP-848 groups and their members; 1 adds the members' type.
 #: The type of a member that uses this protocol.
 CONSUMER_MEMBER: Final = 1
 
 
 class ConsumerGroupDescribeRequest(Request, frozen=True, kw_only=True):
-    """Asks for groups."""
+    """A request for groups."""
 
     group_ids: tuple[String, ...]
     include_authorized_operations: Boolean = False
@@ -352,7 +351,7 @@ class DescribedAssignment(Message, frozen=True, kw_only=True):
 
 
 class DescribedConsumerGroupMember(Message, frozen=True, kw_only=True):
-    """A member, with what it has and what it shall have."""
+    """A member, with its current and its target assignment."""
 
     member_id: String
     instance_id: NullableString = None

@@ -1,4 +1,4 @@
-"""The requests by which a connection begins: ApiVersions, SaslHandshake, SaslAuthenticate."""
+"""The requests that open a connection: ApiVersions, SaslHandshake, SaslAuthenticate."""
 
 from typing import Annotated
 
@@ -14,10 +14,10 @@ from libramq.wire.kafka.schema import (
     Versions,
 )
 
-# ApiVersions (18): which requests this broker answers, and in which versions.
+# ApiVersions (18): the requests that this broker serves, and in which versions.
 #
 # Version 3 is flexible (KIP-511). A version that is too new is answered in the form of version 0, so that the
-# client tries again. 4 changed features only, of which there are none.
+# client retries. 4 changed only features, of which there are none.
 
 
 class ApiVersionsRequest(Request, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class ApiVersion(Message, frozen=True, kw_only=True):
 
 
 class ApiVersionsResponse(Message, frozen=True, kw_only=True):
-    """Everything that is answered."""
+    """All served APIs."""
 
     error_code: Int16 = 0
     api_keys: tuple[ApiVersion, ...] = ()
@@ -45,7 +45,7 @@ class ApiVersionsResponse(Message, frozen=True, kw_only=True):
 
 # SaslHandshake (17): the mechanism by which a client will sign in.
 #
-# Version 0, which bare tokens follow, is listed and not served: librdkafka 2.0 looks for it, and uses 1.
+# Version 0, followed by bare tokens, is listed but not served: librdkafka 2.0 looks for it, and uses 1.
 
 
 class SaslHandshakeRequest(Request, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class SaslHandshakeResponse(Message, frozen=True, kw_only=True):
     mechanisms: tuple[String, ...] = ()
 
 
-# SaslAuthenticate (36): a message of a mechanism, and its answer. 1 has a session's time, 2 is flexible.
+# SaslAuthenticate (36): a mechanism's message, and its answer. 1 adds a session lifetime, 2 is flexible.
 class SaslAuthenticateRequest(Request, frozen=True, kw_only=True):
     """The client's message."""
 
@@ -69,7 +69,7 @@ class SaslAuthenticateRequest(Request, frozen=True, kw_only=True):
 
 
 class SaslAuthenticateResponse(Message, frozen=True, kw_only=True):
-    """The server's message; session_lifetime_ms: 0: the client need not sign in again."""
+    """The server's message; session_lifetime_ms: 0 if the client need not sign in again."""
 
     error_code: Int16 = 0
     error_message: NullableString = None

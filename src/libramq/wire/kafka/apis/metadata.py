@@ -1,7 +1,7 @@
-"""Metadata (3): brokers, topics, and who leads their partitions.
+"""Metadata (3): brokers, topics, and the leaders of their partitions.
 
-In version 0 an empty list asks for all topics; later null does, and an empty list for none. Version 9 is
-flexible; 10 has topics' ids, and 12 asks by them; 13 has an error of its own.
+In version 0 an empty list requests all topics; later versions request all by null, and none by an empty list.
+Version 9 is flexible; 10 adds topic ids, which 12 accepts in requests; 13 has a top-level error code.
 """
 
 from typing import Annotated, Final
@@ -18,21 +18,21 @@ from libramq.wire.kafka.schema import (
     Versions,
 )
 
-#: The authorized operations where a client did not ask for them.
+#: The authorized operations if a client did not request them.
 NOT_ASKED = -(1 << 31)
-#: Of a topic that does not exist, or is asked for by its name.
+#: The id of a topic that does not exist, or is requested by name.
 NO_ID: Final = bytes(16)
 
 
 class MetadataRequestTopic(Message, frozen=True, kw_only=True):
-    """A topic that is asked for. name: None where it is asked for by its id."""
+    """A requested topic. name: None if it is requested by id."""
 
     topic_id: Annotated[Uuid, Versions(10)] = NO_ID
     name: NullableString
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):
-    """Asks for topics."""
+    """A request for topics."""
 
     topics: tuple[MetadataRequestTopic, ...] | None = None
     allow_auto_topic_creation: Annotated[Boolean, Versions(4)] = True
@@ -41,7 +41,7 @@ class MetadataRequest(Request, frozen=True, kw_only=True):
 
 
 class MetadataBroker(Message, frozen=True, kw_only=True):
-    """A broker, as clients reach it."""
+    """A broker, with the address for clients."""
 
     node_id: Int32
     host: String
@@ -62,7 +62,7 @@ class MetadataPartition(Message, frozen=True, kw_only=True):
 
 
 class MetadataTopic(Message, frozen=True, kw_only=True):
-    """A topic, or why there is none."""
+    """A topic, or the reason why there is none."""
 
     error_code: Int16 = 0
     name: NullableString
@@ -73,7 +73,7 @@ class MetadataTopic(Message, frozen=True, kw_only=True):
 
 
 class MetadataResponse(Message, frozen=True, kw_only=True):
-    """The cluster as far as it was asked for."""
+    """The requested part of the cluster."""
 
     throttle_time_ms: Annotated[Int32, Versions(3)] = 0
     brokers: tuple[MetadataBroker, ...]

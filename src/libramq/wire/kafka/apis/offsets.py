@@ -16,10 +16,10 @@ from libramq.wire.kafka.schema import (
 )
 
 
-# OffsetCommit (8). 5 dropped the retention time, 6 added leader epochs, 7 static members; 8 is flexible; 9
-# knows the epochs of KIP-848, with the same fields.
+# OffsetCommit (8). 5 drops the retention time, 6 adds leader epochs, 7 static members; 8 is flexible; 9
+# allows the epochs of KIP-848, in the same fields.
 class CommittedPartition(Message, frozen=True, kw_only=True):
-    """An offset to be committed: the next one to read."""
+    """An offset to commit: the next one to read."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -28,7 +28,7 @@ class CommittedPartition(Message, frozen=True, kw_only=True):
 
 
 class OffsetCommitRequest(Request, frozen=True, kw_only=True):
-    """Commits offsets. generation -1: of nobody's membership."""
+    """A request to commit offsets. generation -1: without membership."""
 
     group_id: String
     generation_id_or_member_epoch: Int32 = -1
@@ -52,10 +52,10 @@ class OffsetCommitResponse(Message, frozen=True, kw_only=True):
     topics: tuple[Topic[PartitionResult], ...]
 
 
-# OffsetFetch (9): the committed offsets of groups. Null topics ask for all (from 2 on); 6 is flexible; 8
-# asks for several groups at once, and 9 names the member that asks (KIP-848).
+# OffsetFetch (9): the committed offsets of groups. Null topics request all (from 2 on); 6 is flexible; 8
+# takes several groups, and 9 names the requesting member (KIP-848).
 class WantedGroup(Message, frozen=True, kw_only=True):
-    """A group's topics; None: all. member_epoch: -1 where nobody's membership is meant."""
+    """A group's topics; None: all. member_epoch: -1 without membership."""
 
     group_id: String
     member_id: Annotated[NullableString, Versions(9)] = None
@@ -64,7 +64,7 @@ class WantedGroup(Message, frozen=True, kw_only=True):
 
 
 class OffsetFetchRequest(Request, frozen=True, kw_only=True):
-    """Asks for committed offsets."""
+    """A request for committed offsets."""
 
     group_id: Annotated[String, Versions(0, 7)] = ""
     topics: Annotated[tuple[Topic[Int32], ...] | None, Versions(0, 7)] = None
@@ -73,7 +73,7 @@ class OffsetFetchRequest(Request, frozen=True, kw_only=True):
 
 
 class FoundPartition(Message, frozen=True, kw_only=True):
-    """A committed offset; -1 where there is none."""
+    """A committed offset, or -1."""
 
     partition_index: Int32
     committed_offset: Int64 = -1
@@ -99,9 +99,10 @@ class OffsetFetchResponse(Message, frozen=True, kw_only=True):
     groups: Annotated[tuple[FoundGroup, ...], Versions(8)] = ()
 
 
-# OffsetDelete (47): a group's offsets in some partitions go; each, as 0 is not flexible, is its number alone.
+# OffsetDelete (47): deletes a group's offsets in some partitions. 0 is not flexible; each partition is a
+# number.
 class OffsetDeleteRequest(Request, frozen=True, kw_only=True):
-    """Deletes committed offsets."""
+    """A request to delete committed offsets."""
 
     group_id: String
     topics: tuple[Topic[Int32], ...]

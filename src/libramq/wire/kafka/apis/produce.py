@@ -1,7 +1,7 @@
-"""Produce (0): one record batch for each partition; which versions are served, and why.
+"""Produce (0): one record batch for each partition; the served versions and the reasons.
 
-Versions 0 to 2 have older message formats; they are listed and refused, as Kafka's own broker does:
-librdkafka before 2.11.1 takes the lowest version for what compression a broker can read (KAFKA-18659). 8
+Versions 0 to 2 have older message formats; like Kafka's own broker, this one lists and refuses them:
+librdkafka before 2.11.1 derives a broker's supported compression from the lowest version (KAFKA-18659). 8
 added record errors; 9 is flexible.
 """
 
@@ -29,7 +29,7 @@ class ProducePartition(Message, frozen=True, kw_only=True):
 
 
 class ProduceRequest(Request, frozen=True, kw_only=True):
-    """Records to be stored. acks: 0 no answer, 1 or -1 once they are as safe as the broker makes them."""
+    """Records to store. acks: 0 no answer, 1 or -1 once they are as safe as the broker makes them."""
 
     transactional_id: Annotated[NullableString, Versions(3)] = None
     acks: Int16
@@ -63,9 +63,9 @@ class ProduceResponse(Message, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
 
 
-# InitProducerId (22): an id for an idempotent producer. 2 is flexible; 3 has the id that it replaces.
+# InitProducerId (22): an id for an idempotent producer. 2 is flexible; 3 includes the id it replaces.
 class InitProducerIdRequest(Request, frozen=True, kw_only=True):
-    """Asks for a producer's id. producer_id, producer_epoch: those it had, which its next epoch follows."""
+    """A request for a producer id. producer_id, producer_epoch: the current ones; the next epoch follows."""
 
     transactional_id: NullableString = None
     transaction_timeout_ms: Int32 = 0

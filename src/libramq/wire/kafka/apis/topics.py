@@ -22,8 +22,8 @@ from libramq.wire.kafka.schema import (
 C = TypeVar("C")
 
 
-# CreateTopics (19). 4 allows the broker's defaults (-1); 5 is flexible and answers what was created; 7
-# answers an id.
+# CreateTopics (19). 4 allows the broker's defaults (-1); 5 is flexible and returns the created topics; 7
+# returns ids.
 class ReplicaAssignment(Message, frozen=True, kw_only=True):
     """The brokers of a partition."""
 
@@ -39,7 +39,7 @@ class WantedSetting(Message, frozen=True, kw_only=True):
 
 
 class CreatableTopic(Message, frozen=True, kw_only=True):
-    """A topic to be created."""
+    """A topic to create."""
 
     name: String
     num_partitions: Int32
@@ -49,7 +49,7 @@ class CreatableTopic(Message, frozen=True, kw_only=True):
 
 
 class CreateTopicsRequest(Request, frozen=True, kw_only=True):
-    """Creates topics, or only checks whether they could be."""
+    """A request to create topics, or only to check whether they could be created."""
 
     topics: tuple[CreatableTopic, ...]
     timeout_ms: Int32 = 0
@@ -57,7 +57,7 @@ class CreateTopicsRequest(Request, frozen=True, kw_only=True):
 
 
 class CreatedSetting(Message, frozen=True, kw_only=True):
-    """A setting of a topic that was created."""
+    """A setting of a created topic."""
 
     name: String
     value: NullableString
@@ -67,7 +67,7 @@ class CreatedSetting(Message, frozen=True, kw_only=True):
 
 
 class CreatedTopic(Message, frozen=True, kw_only=True):
-    """A topic that was created, or why it was not."""
+    """A created topic, or the reason why it was not created."""
 
     name: String
     error_code: Int16 = 0
@@ -84,16 +84,16 @@ class CreateTopicsResponse(Message, frozen=True, kw_only=True):
     topics: tuple[CreatedTopic, ...]
 
 
-# DeleteTopics (20). 4 is flexible, 5 answers messages; 6 names topics by ids.
+# DeleteTopics (20). 4 is flexible, 5 adds error messages; 6 identifies topics by id.
 class DeleteTopicsRequest(Request, frozen=True, kw_only=True):
-    """Deletes topics."""
+    """A request to delete topics."""
 
     topic_names: tuple[String, ...]
     timeout_ms: Int32 = 0
 
 
 class DeletedTopic(Message, frozen=True, kw_only=True):
-    """A topic that was deleted, or why it was not."""
+    """A deleted topic, or the reason why it was not deleted."""
 
     name: String
     error_code: Int16 = 0
@@ -107,20 +107,20 @@ class DeleteTopicsResponse(Message, frozen=True, kw_only=True):
     responses: tuple[DeletedTopic, ...]
 
 
-# DeleteRecords (21): partitions begin at a later record. 2 is flexible.
-#: Up to the end.
+# DeleteRecords (21): moves the beginnings of partitions forward. 2 is flexible.
+#: The end of the partition.
 HIGH_WATERMARK: Final = -1
 
 
 class DeleteRecordsPartition(Message, frozen=True, kw_only=True):
-    """A partition, and where it shall begin."""
+    """A partition and its new beginning."""
 
     partition_index: Int32
     offset: Int64
 
 
 class DeleteRecordsRequest(Request, frozen=True, kw_only=True):
-    """Deletes the first records of partitions."""
+    """A request to delete the first records of partitions."""
 
     topics: tuple[Topic[DeleteRecordsPartition], ...]
     timeout_ms: Int32 = 60_000
@@ -141,7 +141,7 @@ class DeleteRecordsResponse(Message, frozen=True, kw_only=True):
     topics: tuple[Topic[DeleteRecordsPartitionResult], ...]
 
 
-# CreatePartitions (37): topics get more partitions. 2 is flexible.
+# CreatePartitions (37): adds partitions to topics. 2 is flexible.
 class CreatePartitionsAssignment(Message, frozen=True, kw_only=True):
     """The brokers of a new partition."""
 
@@ -149,7 +149,7 @@ class CreatePartitionsAssignment(Message, frozen=True, kw_only=True):
 
 
 class CreatePartitionsTopic(Message, frozen=True, kw_only=True):
-    """A topic, and how many partitions it shall have."""
+    """A topic and its new number of partitions."""
 
     name: String
     count: Int32
@@ -157,7 +157,7 @@ class CreatePartitionsTopic(Message, frozen=True, kw_only=True):
 
 
 class CreatePartitionsRequest(Request, frozen=True, kw_only=True):
-    """Asks for more partitions."""
+    """A request for more partitions."""
 
     topics: tuple[CreatePartitionsTopic, ...]
     timeout_ms: Int32 = 60_000
@@ -179,18 +179,17 @@ class CreatePartitionsResponse(Message, frozen=True, kw_only=True):
     results: tuple[CreatePartitionsTopicResult, ...]
 
 
-# DescribeConfigs (32): the settings of topics and brokers. 1 answers synonyms, 3 documentation; 4 is
-# flexible.
+# DescribeConfigs (32): the settings of topics and brokers. 1 adds synonyms, 3 documentation; 4 is flexible.
 TOPIC: Final = 2
 BROKER: Final = 4
-#: The sources of a value, and its types, as far as they are answered (ConfigEntry.java).
+#: The sources of a value, and its types, as far as used (ConfigEntry.java).
 DEFAULT_CONFIG: Final = 5
 TYPE_STRING: Final = 2
 TYPE_LONG: Final = 5
 
 
 class DescribedResource(Message, frozen=True, kw_only=True):
-    """A topic or a broker, and the wanted settings; None: all of them."""
+    """A topic or a broker, and the requested settings; None: all of them."""
 
     resource_type: Int8
     resource_name: String
@@ -198,7 +197,7 @@ class DescribedResource(Message, frozen=True, kw_only=True):
 
 
 class DescribeConfigsRequest(Request, frozen=True, kw_only=True):
-    """Asks for settings."""
+    """A request for settings."""
 
     resources: tuple[DescribedResource, ...]
     include_synonyms: Annotated[Boolean, Versions(1)] = False
@@ -206,7 +205,7 @@ class DescribeConfigsRequest(Request, frozen=True, kw_only=True):
 
 
 class Synonym(Message, frozen=True, kw_only=True):
-    """Another place where a setting has a value."""
+    """Another source with a value for a setting."""
 
     name: String
     value: NullableString
@@ -243,9 +242,9 @@ class DescribeConfigsResponse(Message, frozen=True, kw_only=True):
     results: tuple[DescribedConfigs, ...]
 
 
-# AlterConfigs (33): all settings of topics and brokers are replaced. 2 is flexible.
+# AlterConfigs (33): replaces all settings of topics and brokers. 2 is flexible.
 class AlteredResource(Message, Generic[C], frozen=True, kw_only=True):
-    """A topic or a broker, and its settings, or changes of them."""
+    """A topic or a broker, and its settings or their changes."""
 
     resource_type: Int8
     resource_name: String
@@ -253,7 +252,7 @@ class AlteredResource(Message, Generic[C], frozen=True, kw_only=True):
 
 
 class AlterConfigsRequest(Request, frozen=True, kw_only=True):
-    """Sets settings."""
+    """A request to replace settings."""
 
     resources: tuple[AlteredResource[WantedSetting], ...]
     validate_only: Boolean = False
@@ -275,13 +274,13 @@ class AlterConfigsResponse(Message, frozen=True, kw_only=True):
     responses: tuple[AlterConfigsResourceResponse, ...]
 
 
-# IncrementalAlterConfigs (44): single settings of topics and brokers are changed. 1 is flexible.
-#: The operation: set the value. Others delete it, and add or remove parts of a list.
+# IncrementalAlterConfigs (44): changes single settings of topics and brokers. 1 is flexible.
+#: The operation that sets the value. Others delete it, or add and remove list entries.
 SET: Final = 0
 
 
 class IncrementalConfig(Message, frozen=True, kw_only=True):
-    """A change of a setting."""
+    """A change of one setting."""
 
     name: String
     config_operation: Int8 = SET
@@ -289,7 +288,7 @@ class IncrementalConfig(Message, frozen=True, kw_only=True):
 
 
 class IncrementalAlterConfigsRequest(Request, frozen=True, kw_only=True):
-    """Changes settings."""
+    """A request to change settings."""
 
     resources: tuple[AlteredResource[IncrementalConfig], ...]
     validate_only: Boolean = False
