@@ -1,4 +1,4 @@
-"""The invariants: what must hold in every simulation, whatever happens. One module per subject."""
+"""The invariants that must hold in every simulation, one module per subject."""
 
 from libramq.testing.invariants import (
     clocks,
@@ -48,7 +48,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     pops.ResetsReplay,
 )
 
-#: Those of Kafka's groups, where there are any.
+#: The invariants of Kafka's groups, checked only if there are any.
 KAFKA_INVARIANTS: tuple[type[Invariant], ...] = (
     kafka_groups.OneKafkaOwner,
     kafka_groups.KafkaEpochsGoForward,

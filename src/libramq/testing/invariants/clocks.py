@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 #: Ours: brokers look for due messages every 100 ms, and we look as often; clocks drift a little.
 LATE_MS_MAX: Final = 1_000
-#: How long a master that returns waits for what its acting slave has sent (ReturningMaster.WAIT_MS_MAX).
+#: How long a returning master waits for its acting slave's messages (ReturningMaster.WAIT_MS_MAX).
 AWAITED_MS: Final = 30_000
-#: Ours: half of the delay. A delay measured by a clock that was set is off by much more, or it does not
-#: matter.
+#: Ours: at least half of the delay must have passed. A delay measured by a clock that was set is either off
+#: by much more, or the error does not matter.
 EARLY_SHARE: Final = 2
 
 
 class ClocksChangeNothing(Invariant):
-    """Delays last as long as they should at a running broker; holds end; connected members keep their
-    sessions.
+    """Check that setting a wall clock affects no running delay, no held pull, and no connected member's
+    session.
 
-    Other effects are seen by the other rules: they allow nothing more after a clock was set.
+    Other effects are caught by the other rules, which allow no exceptions after a clock was set.
     """
 
     name = "a wall clock that is set changes nothing"
@@ -36,7 +36,7 @@ class ClocksChangeNothing(Invariant):
         self._is_disturbed = False
         self._abandoned = ""
         self._looked_ms = cluster.now_ms
-        #: When each broker's process was paused last.
+        #: When each broker's process was last paused.
         self._paused_ms: dict[str, MonotonicMs] = {}
         self._levels: dict[tuple[str, int], tuple[_Ends, _Ends]] = {}
 
@@ -44,7 +44,7 @@ class ClocksChangeNothing(Invariant):
         self._is_disturbed = True
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        """Drop a dead broker's levels: its next process uses the wall clock, which may have been set."""
+        """Drop a dead broker's levels: its next process relies on the wall clock, which may have been set."""
         self._levels = {key: level for key, level in self._levels.items() if key[0] != name}
 
     def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
@@ -68,7 +68,7 @@ class ClocksChangeNothing(Invariant):
                 continue
             self._look_at_delays(name, broker, now_ms)
             due_ms = broker.held.next_due_ms
-            # Of what was due meanwhile, a process that carries on runs as much as a turn has time for.
+            # A resumed process handles overdue events only as far as each turn has time for.
             is_behind = now_ms - self._paused_ms.get(name, now_ms - LATE_MS_MAX) < LATE_MS_MAX
             earliest_ms = node.process.now_ms - LATE_MS_MAX
             if due_ms is not None and (
@@ -102,9 +102,9 @@ class ClocksChangeNothing(Invariant):
 
 
 class _Ends:
-    """The ends of a level's messages after each step, and when each was not reached yet.
+    """The end of a level's queue after each step, and the last time when it was not yet reached.
 
-    A message waits from when it is stored on; that it may be read may take as long as its slave is away.
+    A delay runs from storing. The message may become readable only later, when an absent slave is back.
     """
 
     def __init__(self, end: int) -> None:
@@ -118,7 +118,7 @@ class _Ends:
             self.waiting.append((end, looked_ms))
 
     def passed(self, done: int) -> list[MonotonicMs]:
-        """Remove the ends up to which everything is delivered; return when each was not reached yet."""
+        """Remove the ends that are fully delivered; return the last time before each was reached."""
         times = []
         while self.waiting and self.waiting[0][0] <= done:
             times.append(self.waiting.popleft()[1])

@@ -1,6 +1,4 @@
-"""Invariants of the messages that handlers get: order, redelivery only with a cause, everything at least
-once.
-"""
+"""Invariants of messages that handlers get: order, redelivery only with a cause, at-least-once delivery."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -26,12 +24,12 @@ def _ownership(member: HandlingMember, delivery: Delivery) -> _Ownership:
 
 
 def is_abandoned(member: HandlingMember, delivery: Delivery) -> bool:
-    """Return whether a failure of these messages is final: they become dead letters, or are dropped."""
+    """Return whether a failure of these messages is final: they become dead letters or are dropped."""
     return member.is_broadcasting or delivery.messages[0].reconsume_times >= member.retries_max
 
 
 class OrderWithinOwner(Invariant):
-    """Check that an owner gets a queue's messages one after the other, without gaps."""
+    """Check that an owner gets a queue's messages in order, without gaps."""
 
     name = "an owner gets the messages of a queue in their order, without gaps"
 
@@ -50,14 +48,14 @@ class OrderWithinOwner(Invariant):
 
 
 class OneAtATimeInOrder(Invariant):
-    """Check that an orderly queue has one running handler at a time, and portions follow each other."""
+    """Check that an orderly queue has one running handler at a time, and consecutive portions."""
 
     name = "an orderly owner handles one portion of a queue at a time"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self._running: dict[_Ownership, Delivery] = {}
-        #: Where a portion may begin: behind what is done, or with messages that could not be sent back.
+        #: Where the next portion may begin: after the last one, or at messages that could not be sent back.
         self._next: dict[_Ownership, set[int]] = {}
 
     def handling_began(self, member: HandlingMember, delivery: Delivery) -> None:
@@ -98,7 +96,7 @@ class DuplicatesAreExplained(Invariant):
         self._is_disturbed = True
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        if durable_to is not None and not self.cluster.is_sync:  # Offsets may be assigned again.
+        if durable_to is not None and not self.cluster.is_sync:  # Offsets may be reassigned.
             for key in [key for key in self._consumed if key[1].broker_name == name]:
                 del self._consumed[key]
 
@@ -108,7 +106,7 @@ class DuplicatesAreExplained(Invariant):
         key = _ownership(member, delivery)
         consumed = self._consumed[member.audience, key[1]]
         if self.cluster.was_deleted(key[1]):
-            return  # Offsets mean other messages than before.
+            return  # Offsets now refer to other messages.
         for message in delivery.messages:
             before = consumed.setdefault(message.queue_offset, key)
             if before is key:
@@ -125,23 +123,25 @@ class DuplicatesAreExplained(Invariant):
 class ConsumedAtLeastOnce(Invariant):
     """Check that in the end every group has consumed every acknowledged message that still exists.
 
-    If ASYNC_FLUSH lost the end of a queue, offsets are assigned again: a consumer that had read the lost
-    messages continues behind them. Copies of messages whose handler failed may be lost in the same way, at
-    any broker: members send a copy to another if its own refuses it, for example because its disk is full.
+    If ASYNC_FLUSH lost the end of a queue, offsets are reassigned, and a consumer that had read the lost
+    messages skips the new ones at these offsets. Retry copies of messages may be lost in the same way at any
+    broker: a member sends the copy to another broker if the message's own refuses it, for example because its
+    disk is full.
     """
 
     name = "every acknowledged message is consumed"
-    #: For which groups: those that share messages, or those in which every member gets all.
+    #: Whether to check broadcasting groups instead of clustering ones.
     is_broadcasting: ClassVar[bool] = False
-    within_ms = 60_000  # A pull whose answer was lost is repeated after 30 s (PULL_TIMEOUT_MS).
+    within_ms = 60_000  # A pull whose response was lost is repeated after 30 s (PULL_TIMEOUT_MS).
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         #: topic → message id → where it was acknowledged
         self._awaited: dict[str, dict[str, tuple[MessageQueue, int]]] = defaultdict(dict)
         self._consumed: dict[str, set[str]] = defaultdict(set)
-        #: Where each queue ended visibly, and where before it was cut.
+        #: The highest end seen of each queue.
         self._ends: dict[MessageQueue, int] = defaultdict(int)
+        #: The same before the last power cut.
         self._ends_before: dict[MessageQueue, int] = {}
         self._failed: set[str] = set()
 
@@ -161,7 +161,7 @@ class ConsumedAtLeastOnce(Invariant):
         cut_ms = self.cluster.cuts_wall_ms.get(queue.broker_name)
         if cut_ms is None or self.cluster.is_sync:
             return
-        for message in delivery.messages:  # Fetched before the cut, it may be gone nevertheless.
+        for message in delivery.messages:  # Fetched before the power cut, it may still be lost.
             if WallMs(message.store_timestamp_ms) <= cut_ms:
                 end = max(self._ends_before.get(queue, 0), message.queue_offset + 1)
                 self._ends_before[queue] = end

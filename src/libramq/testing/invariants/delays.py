@@ -1,6 +1,6 @@
-"""Invariants of messages that wait: those of delay levels, those with a time, those of transactions.
+"""Invariants of delayed messages: delay levels, timer messages and transactions.
 
-While a master is gone its acting slave sends them to another master, so they may be anywhere in the end.
+While a master is gone, its acting slave sends them to another master, so they may end up at any broker.
 """
 
 from collections import Counter, defaultdict
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 
 class DelayedMessagesArrive(Invariant):
-    """Check that every group consumes every acknowledged message that waited, wherever it was delivered.
+    """Check that every group consumes every acknowledged delayed message, wherever it was delivered.
 
-    Under ASYNC_FLUSH a power cut may take the message from its own master and its copy from any, and members
-    may have read beyond the place that a later copy gets: after one, nothing more is judged.
+    Under ASYNC_FLUSH a power cut may lose the message at its own master and its copy at any broker, and
+    members may already have read past the offset of a later copy. So after a power cut nothing more is
+    checked.
     """
 
     name = "every acknowledged message that waits is consumed in the end"
-    within_ms = 60_000  # As ConsumedAtLeastOnce; and a master waits for its slaves for 30 s.
+    within_ms = 60_000  # As in ConsumedAtLeastOnce; and a master waits 30 s for its slaves.
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -65,12 +66,12 @@ class DelayedMessagesArrive(Invariant):
 
 
 class DelayedMessagesComeOnce(OfPairs):
-    """Check that a message that waits is delivered once, by its own master or by another one.
+    """Check that a delayed message is delivered only once, by its own master or by another one.
 
-    As often as it waits: producers repeat what was not acknowledged. After a send without an answer, a slave
-    repeats it, too. A broker that was killed may deliver timer messages of its last seconds twice itself
-    (`docs/duplicates.md`). What its slave had not copied when a master was killed, that repeats as well: a
-    delivery, or the end of a transaction, which is still open there.
+    More precisely as often as it was stored, since producers repeat unacknowledged sends. An acting slave
+    also delivers messages whose send got no response. A killed broker may itself deliver the timer messages
+    of its last seconds twice (`docs/duplicates.md`). And a slave repeats any delivery or transaction end that
+    it had not yet copied when its master was killed.
     """
 
     name = "a message that waits is delivered once, whoever delivers it"
@@ -88,7 +89,7 @@ class DelayedMessagesComeOnce(OfPairs):
         timers = Counter(message_id for _, message_id, _ in self._messages(names.TIMER_TOPIC))
         waited = timers + Counter(message_id for _, message_id, _ in self._messages(names.SCHEDULE_TOPIC))
         half_messages = {message_id for _, message_id, _ in self._messages(names.TRANS_HALF_TOPIC)}
-        waited += Counter(half_messages)  # A check that nobody answers stores it again.
+        waited += Counter(half_messages)  # An unanswered check stores it again.
         for topic in sorted(self._topics):
             placed = self._messages(topic)
             delivered = [(broker, message_id) for broker, message_id, _ in placed]
@@ -108,7 +109,7 @@ class DelayedMessagesComeOnce(OfPairs):
                     self.broken(f"{message_id} of {topic} {times}")
 
     def _messages(self, topic: str) -> list[tuple[str, str, int]]:
-        """Return broker, id and place in the log of a topic's messages, except those that are tried again."""
+        """Return broker, id and physical offset of a topic's messages, except retries."""
         return [
             (broker, message.message_id, message.physical_offset)
             for broker, message in messages_at(self.cluster, topic)

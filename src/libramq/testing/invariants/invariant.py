@@ -1,4 +1,4 @@
-"""The invariant: a named rule, which receives all facts and reports its violation; and what brokers store."""
+"""The invariant: a named rule that receives all facts and reports violations. Also reads brokers' stores."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, NoReturn
@@ -32,7 +32,7 @@ class Invariant(Watcher):
         """Check the cluster after a step."""
 
     def unmet(self) -> Iterable[str]:
-        """Check liveness: yield what keeps the expected state from being reached after the last fault."""
+        """Check liveness: yield the reasons why the expected state is not reached after the last fault."""
         return ()
 
     def is_met(self) -> bool:
@@ -52,7 +52,7 @@ class Invariant(Watcher):
 def messages_in(
     broker: "Broker", topic: str, queue_id: int, start: int = 0, end: int | None = None
 ) -> list[MessageExt]:
-    """Return the messages of a queue from one offset to another; by default all that may be read."""
+    """Return a queue's messages from `start` to `end`; by default all readable ones."""
     store, found = broker.store, list[MessageExt]()
     end = store.max_offset(topic, queue_id) if end is None else end
     offset = max(start, store.min_offset(topic, queue_id))
@@ -72,7 +72,7 @@ def ids_by_offset(broker: "Broker", topic: str, queue_id: int) -> dict[int, str]
 
 
 def messages_at(cluster: "Cluster", topic: str) -> Iterator[tuple[str, MessageExt]]:
-    """Yield broker and message of all that is in a topic."""
+    """Yield every message of a topic, with its broker."""
     for name, node in cluster.brokers.items():
         if (broker := node.broker) is not None:
             for queue_id in broker.store.queue_ids(topic):

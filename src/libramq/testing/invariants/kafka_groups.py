@@ -1,4 +1,4 @@
-"""Invariants of Kafka's groups (KIP-848): owners, epochs, and moves."""
+"""Invariants of Kafka's groups (KIP-848): owners, epochs, moves, commits and consumption."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _FENCED: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
 
 
 class _Taken(NamedTuple):
-    """A partition that a member has was given to another one, by a coordinator at a time."""
+    """An owned partition that a coordinator assigned to another member."""
 
     partition: Partition
     by: str
@@ -32,13 +32,13 @@ class _Taken(NamedTuple):
 
 
 class OneKafkaOwner(Invariant):
-    """Check that a coordinator gives a partition away only after it was given up, or its owner is out.
+    """Check that a coordinator reassigns a partition only after its owner gave it up or was fenced.
 
-    A coordinator may have dropped the owner, whose session is over or whose revocation takes too long; the
-    owner learns of it later. So from the moment at which another member gets the partition, no heartbeat of
-    the owner is accepted there any more, nor a commit, until it has joined again. Once that coordinator is
-    dead, no other one accepts a heartbeat either; this is judged while nothing fails but members and brokers,
-    as brokers that do not see each other may all coordinate a group.
+    A coordinator may have fenced an owner whose session expired or whose revocation took too long, and the
+    owner learns this later. So once another member has the partition, the coordinator must accept neither
+    heartbeats nor commits from the old owner until it joins again. After that coordinator's death no other
+    one may accept its heartbeats either. The latter is checked only while nothing fails except members and
+    brokers, because brokers that cannot reach each other may all coordinate the group.
     """
 
     name = "a partition of a Kafka group has one owner, and others are fenced"
@@ -60,7 +60,7 @@ class OneKafkaOwner(Invariant):
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._died_ms[name] = self.cluster.now_ms
         if durable_to is not None and not self.cluster.is_sync:
-            self._taken.clear()  # The last answers may be forgotten.
+            self._taken.clear()  # The last responses may have been lost.
 
     def kafka_beat(self, beat: KafkaBeat) -> None:
         self._lives[beat.member] = beat.life
@@ -81,7 +81,7 @@ class OneKafkaOwner(Invariant):
         owned[member] = partitions
         beat = self._answering.get(member)
         if beat is None or self.cluster.may_have_lost(beat.broker, beat.sent_ms):
-            return  # A power cut may have taken the answer's record before the answer came.
+            return  # A power cut may have lost the record behind the response.
         for other, theirs in owned.items():
             for each in sorted(theirs & gained) if other != member else ():
                 taken = _Taken(each, member, beat.broker, self.cluster.now_ms)
@@ -112,10 +112,10 @@ class OneKafkaOwner(Invariant):
 
 
 class KafkaEpochsGoForward(Invariant):
-    """Check that no broker takes an epoch of a group back, also over its restarts; not after lost records.
+    """Check that a group's epoch never decreases at a broker, even over restarts, unless records were lost.
 
-    Another coordinator goes on with later epochs if it knows the members; otherwise they have to join there,
-    and it begins with epochs of its own.
+    Another coordinator continues with later epochs if it knows the members; otherwise they have to join
+    there, and it starts its own epochs.
     """
 
     name = "the epochs of Kafka's groups go forward"
@@ -126,13 +126,13 @@ class KafkaEpochsGoForward(Invariant):
         self._answered: dict[tuple[str, str], int] = {}
         self._at_join: dict[tuple[str, int], int] = {}
         self._died_ms: dict[str, MonotonicMs] = {}
-        #: The last answer in each life of a member: from whom, and when.
+        #: The last response in each life of a member: from which broker, and when.
         self._last: dict[tuple[str, int], tuple[str, MonotonicMs]] = {}
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._died_ms[name] = self.cluster.now_ms
         if durable_to is not None and not self.cluster.is_sync:
-            # A group that had just begun is gone as a whole.
+            # A new group may be lost entirely.
             self._group_epochs = {key: epoch for key, epoch in self._group_epochs.items() if key[0] != name}
             self._answered = {key: epoch for key, epoch in self._answered.items() if key[0] != name}
 
@@ -160,7 +160,7 @@ class KafkaEpochsGoForward(Invariant):
         self._note_coordinator(beat)
 
     def _note_coordinator(self, beat: KafkaBeat) -> None:
-        """Count restarts that members outlive, and other coordinators that they find."""
+        """Count coordinator restarts and changes that a member survives."""
         life = (beat.member, beat.life)
         broker, since_ms = self._last.get(life, (beat.broker, self.cluster.now_ms))
         if broker == beat.broker and since_ms < self._died_ms.get(broker, MonotonicMs(0)):
@@ -171,10 +171,10 @@ class KafkaEpochsGoForward(Invariant):
 
 
 class KafkaPartitionsOwned(Invariant):
-    """Check that once faults have ended every partition has one owner, at the group's epoch."""
+    """Check that every partition has one owner at the group's epoch once faults have ended."""
 
     name = "every partition of a Kafka group is owned by one member soon after faults end"
-    #: A session (45 s), of a static member that does not return, and the next rebalance.
+    #: The session (45 s) of a static member that does not return, and the next rebalance.
     within_ms = 60_000
 
     def unmet(self) -> Iterator[str]:
@@ -185,11 +185,11 @@ class KafkaPartitionsOwned(Invariant):
 
 
 class KafkaMovesHaveCauses(Invariant):
-    """Check that members of a group that is balanced keep what they have until members or topics change.
+    """Check that members of a balanced group keep their partitions until members or topics change.
 
-    It is judged while nothing fails but members and brokers. A broker without others goes on after a restart
-    as if nothing had happened, and so does another one when a coordinator dies, which hands its groups over
-    when that one is back. It ends when a second one of several brokers dies.
+    Checked only while nothing fails except members and brokers. A single broker continues after a restart as
+    if nothing had happened. Of several, another takes over from a dead coordinator without moving partitions,
+    and hands the groups back when it returns. Not checked after a second broker dies.
     """
 
     name = "nothing moves in a Kafka group that is balanced"
@@ -198,7 +198,7 @@ class KafkaMovesHaveCauses(Invariant):
         super().__init__(cluster)
         self._is_judged = True
         self._dead: str | None = None
-        #: Of groups that are balanced: who was there, and how many queues topics had.
+        #: The members and queue counts of balanced groups.
         self._balanced: dict[str, object] = {}
 
     def disturbed(self, what: str) -> None:
@@ -237,7 +237,7 @@ class KafkaMovesHaveCauses(Invariant):
 
 
 def _is_end(cluster: "Cluster", what: str) -> bool:
-    """Return whether a fault is only the end of a Kafka member or a broker, or one of RocketMQ's member."""
+    """Return whether a fault is the end of a Kafka member or broker, or any fault of a RocketMQ member."""
     name, _, how = what.partition(" ")
     is_end = how.startswith(("is killed", "loses power", "restarts"))
     is_process = name.startswith("kafka-") or name in cluster.brokers
@@ -245,7 +245,7 @@ def _is_end(cluster: "Cluster", what: str) -> bool:
 
 
 def wrong_of(cluster: "Cluster", plan: "KafkaGroupPlan") -> str:
-    """Return what is wrong with the owners of a group's partitions, if something is."""
+    """Return what is wrong with the owners of a group's partitions, or an empty string."""
     members = cluster.kafka.alive(plan.name)
     for member in members:
         node = cluster.brokers[member.coordinator] if member.coordinator is not None else None
@@ -269,9 +269,9 @@ _Key = tuple[str, MessageQueue]
 
 
 class _Pending(NamedTuple):
-    """A commit under way: its queues, and how many faults there had been; those at reachable brokers.
+    """A commit in flight: its queues, the number of faults before it, and the queues at reachable brokers.
 
-    offsets: what it will have set, as brokers bring an offset that is beyond its queue's end back to that.
+    offsets: the offsets it will set; brokers lower an offset beyond the queue's end to that end.
     """
 
     queues: Mapping[Partition, MessageQueue]
@@ -281,11 +281,11 @@ class _Pending(NamedTuple):
 
 
 class KafkaCommitsAreKept(Invariant):
-    """Check that an acknowledged commit is at the queue's broker, and that it never goes back there.
+    """Check that an acknowledged commit is at the queue's broker, and never goes back there.
 
-    A commit without an answer may take effect at any time. A power cut may take what was committed before
-    it, and messages too: whoever does not know yet commits an offset beyond the queue's end. And where the
-    queue's broker could not be reached the coordinator keeps the commit in memory.
+    An unanswered commit may take effect at any time. A power cut may lose commits and messages, after which a
+    member may commit an offset beyond the queue's end. If the queue's broker is unreachable, the coordinator
+    keeps the commit in memory.
     """
 
     name = "an acknowledged commit of a Kafka group does not go back"
@@ -354,12 +354,12 @@ class KafkaCommitsAreKept(Invariant):
                 self.broken(f"{group} committed {floor} in {queue}, which has {offset}")
 
     def _within(self, queue: MessageQueue, offset: int) -> int:
-        """Return an offset, or the queue's end if that is before it; the offset while its broker is down."""
+        """Return an offset limited to the queue's end; unchanged while the queue's broker is down."""
         broker = self.cluster.brokers[queue.broker_name].broker
         return offset if broker is None else min(offset, broker.store.max_offset(queue.topic, queue.queue_id))
 
     def _reaches(self, broker: str, queue: MessageQueue) -> bool:
-        """Return whether a coordinator reaches the queue's broker."""
+        """Return whether a coordinator can reach the queue's broker."""
         node, other = self.cluster.brokers[broker].broker, queue.broker_name
         if broker == other:
             return node is not None
@@ -370,23 +370,23 @@ class KafkaCommitsAreKept(Invariant):
 
 
 class KafkaConsumedAtLeastOnce(Invariant):
-    """Check that a Kafka group reads every message of its topics in the end."""
+    """Check that a Kafka group eventually reads every message of its topics."""
 
     name = "a Kafka group reads every message at least once"
-    #: A session, as for owners, and what they read then.
+    #: As for KafkaPartitionsOwned, and time to read.
     within_ms = 70_000
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        #: What was read, as ends by beginnings, without overlaps.
+        #: The ranges that were read, as (begin, end), sorted and without overlaps.
         self._read: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
-        #: The partitions' queues at each broker; an answer may come after its broker has died.
+        #: The partitions' queues at each broker, because a response may arrive after the broker has died.
         self._queues: dict[tuple[str, Partition], MessageQueue] = {}
         self._lossy: set[str] = set()
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None and not self.cluster.is_sync:
-            self._lossy.add(name)  # Others take the offsets of messages that are lost.
+            self._lossy.add(name)  # New messages may get the offsets of lost ones.
 
     def kafka_out_of_range(self, member: str, broker: str, partition: Partition, offset: int) -> None:
         if broker not in self._lossy:

@@ -75,7 +75,7 @@ class AcknowledgedMessageSurvives(Invariant):
 
 
 class OneMessageAnOffset(Invariant):
-    """Check that all readers of an offset get the same message: none reads one that can still be lost."""
+    """Check that all readers of an offset get the same message: none may read one that can still be lost."""
 
     name = "all readers of an offset see one message"
 
@@ -108,7 +108,7 @@ class OneMessageAnOffset(Invariant):
 
 
 class RolledBackStaysHidden(Invariant):
-    """Check that no member gets a message whose transaction is rolled back, from whichever broker."""
+    """Check that no member gets a message of a rolled-back transaction from any broker."""
 
     name = "a message whose transaction is rolled back is never delivered"
 
@@ -129,20 +129,20 @@ _Key = tuple[str, str]
 
 
 class RetriesAreExact(Invariant):
-    """Check that a message in its n-th redelivery has failed n times, and ends among the dead letters.
+    """Check that a message in its n-th redelivery has failed n times, and finally becomes a dead letter.
 
-    Orderly attempts are counted in the owner's memory, and prove nothing; a broadcasting member makes a
-    single attempt.
+    Orderly attempts are not checked, because they are counted only in the owner's memory. A broadcasting
+    member makes only one attempt.
     """
 
     name = "a message is tried again as often as it failed, and becomes a dead letter after the last time"
-    within_ms = 60_000  # As ConsumedAtLeastOnce.
+    within_ms = 60_000  # As in ConsumedAtLeastOnce.
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self._is_disturbed = False
         self._failed: dict[_Key, set[int]] = defaultdict(set)
-        #: Messages whose last attempt failed (True), or succeeded at last, at another member.
+        #: Messages whose last attempt failed (True), or finally succeeded at another member (False).
         self._is_dead: dict[_Key, bool] = {}
 
     def disturbed(self, what: str) -> None:
@@ -154,7 +154,7 @@ class RetriesAreExact(Invariant):
         is_retry = delivery.owned.queue.topic == retry_topic(member.group)
         for message in delivery.messages:
             key, times = (member.group, message.message_id), message.reconsume_times
-            # Messages that cannot be sent back are retried locally, as often as necessary.
+            # Messages that cannot be sent back are retried locally without a limit.
             is_due = times <= member.retries_max or self._is_disturbed
             if (is_retry and not times) or not is_due or (times and times - 1 not in self._failed[key]):
                 failed = sorted(self._failed[key])
@@ -164,11 +164,12 @@ class RetriesAreExact(Invariant):
             if outcome is not HandlerOutcome.SUCCESS:
                 self._failed[key].add(times)
             if times >= member.retries_max:
-                # One that was frozen and lost its queue may fail after the next owner has succeeded.
+                # A member that froze and lost the queue may fail after the next owner has succeeded.
                 self._is_dead[key] = self._is_dead.get(key, True) and outcome is not HandlerOutcome.SUCCESS
-                self.progressed_ms = self.cluster.now_ms  # With many duplicates, it may come late.
+                self.progressed_ms = self.cluster.now_ms  # May come late if there are many duplicates.
             elif outcome is HandlerOutcome.SUCCESS and key in self._is_dead:
-                # It could not be sent back, and failed again locally; the next owner had it as stored.
+                # It could not be sent back and failed again locally; the next owner got it with its stored
+                # count.
                 self._is_dead[key] = False
 
     def is_met(self) -> bool:

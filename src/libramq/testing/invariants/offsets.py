@@ -1,5 +1,5 @@
-"""Invariants of offsets: the last acknowledged one is kept, none lies beyond the durable end, and no file
-marks messages as done that are not durable.
+"""Invariants of offsets: the last acknowledged offset is kept, none is beyond the durable end, and no file
+marks messages as done before they are durable.
 """
 
 from collections import defaultdict
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 class _Register:
     """The commits of one group in one queue that the broker may still hold.
 
-    A broker's offset behaves as a register that members write and read: a read that began after a commit was
-    acknowledged sees that one, or one that was not over before it. Unanswered ones may be applied any time,
-    but none under an epoch below that of an acknowledged one.
+    A broker's offset behaves like a register that members write and read: a read that begins after a commit
+    was acknowledged returns that commit or a concurrent or later one. Unanswered commits may take effect at
+    any time, except those with a lower epoch than an acknowledged one.
     """
 
     def __init__(self) -> None:
         self.commits: list[Commit] = []
         self.offsets: set[int] = set()
-        #: Until when commits were dropped that only earlier requests can have seen.
+        #: Requests sent before this may have seen commits that are dropped here.
         self.forgotten_ms = MonotonicMs(-1)
         #: After a power cut: any offset ever committed may reappear.
         self.is_lossy = False
 
     def current(self, requested_ms: MonotonicMs) -> tuple[list[Commit], bool]:
-        """Return the commits that a read begun at a time may see, and whether it must see one."""
+        """Return the commits that a read begun at this time may return, and whether it must return one."""
         answered = [
             c
             for c in self.commits
@@ -57,12 +57,12 @@ class _Register:
         ], True
 
     def forget_old(self, now_ms: MonotonicMs) -> None:
-        """Drop commits that no later read may see."""
+        """Drop commits that later reads cannot return."""
         self.commits, self.forgotten_ms = self.current(now_ms)[0], now_ms
 
 
 class CommitIsKept(Invariant):
-    """Check that queries return the last acknowledged offset, also after a crash."""
+    """Check that queries return the last acknowledged offset, even after a crash."""
 
     name = "an acknowledged commit is not forgotten, and no offset is zero by accident"
 
@@ -95,7 +95,7 @@ class CommitIsKept(Invariant):
             if queue.broker_name == name:
                 offset = broker.offsets.query(group, queue.topic, queue.queue_id)
                 self._judge(group, queue, offset, self.cluster.now_ms, "after recovery it is")
-                if register.is_lossy:  # From here on it is judged again.
+                if register.is_lossy:  # From now on it is checked again.
                     register.is_lossy = False
                     baseline = Commit(offset or 0, self.cluster.now_ms)
                     baseline.answered_ms = self.cluster.now_ms if offset is not None else None
@@ -106,7 +106,7 @@ class CommitIsKept(Invariant):
         self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs, how: str
     ) -> None:
         if self.cluster.was_deleted(queue):
-            return  # Late commits to a deleted topic of that name may be applied.
+            return  # Late commits to a deleted topic of that name may take effect.
         register = self._registers[group, queue]
         commits, must_see = register.current(requested_ms)
         if register.is_lossy:
@@ -114,7 +114,7 @@ class CommitIsKept(Invariant):
             if offset in register.offsets:
                 return
         if requested_ms < register.forgotten_ms and offset in register.offsets:
-            return  # A frozen member gets the answer long after.
+            return  # A frozen member gets the response much later.
         if (not offset and not must_see) or any(commit.offset == offset for commit in commits):
             return
         allowed = sorted({commit.offset for commit in commits} or register.offsets)
@@ -123,14 +123,14 @@ class CommitIsKept(Invariant):
         self.broken(f"{group} committed {allowed} in {queue}; {how} {offset}")
 
     def _was_clamped(self, queue: MessageQueue, offset: int, committed_max: int) -> bool:
-        """Return whether the queue lost its end, so that offsets beyond were lowered to it."""
+        """Return whether the queue lost its end, so that offsets beyond the new end were lowered."""
         return (
             not self.cluster.is_sync and queue.broker_name in self.cluster.cuts_ms and offset < committed_max
         )
 
 
 class CommitWithinDurable(Invariant):
-    """Check that no group's offset is beyond the durable end: it would skip the next messages there."""
+    """Check that no group's offset is beyond the durable end, where it would skip the next messages."""
 
     name = "committed offsets lie within what is durable"
 
@@ -158,9 +158,8 @@ _Copy = tuple[str, int]
 class DoneWhenDurable(Invariant):
     """Check that a progress file never reaches the platter before the messages it marks as done.
 
-    The platter is read after every step: it is what a power cut at that moment would leave, together with the
-    flushed log. A delay level's offset refers to the copies it delivered, a committed offset to the messages
-    before it.
+    Reads the platter after every step: a power cut at that moment would leave just that and the flushed log.
+    A delay level's offset covers the copies it delivered, a committed offset the messages before it.
     """
 
     name = "nothing that says done is durable before what it speaks of"
@@ -179,7 +178,7 @@ class DoneWhenDurable(Invariant):
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._copies.pop(name, None)
-        if durable_to is not None:  # Offsets may mean other messages from now on.
+        if durable_to is not None:  # Offsets may refer to other messages from now on.
             self._delivered.pop(name, None)
             self._judged.clear()
 
@@ -188,13 +187,13 @@ class DoneWhenDurable(Invariant):
 
     def _judge(self, name: str, broker: Broker) -> None:
         if broker.store.visible_offset < broker.store.flushed_offset:
-            return  # A SYNC_MASTER that waits for its slave: what is durable cannot all be read.
+            return  # While a SYNC_MASTER waits for its slave, not all durable messages are readable.
         directory = Path(broker.config.store_path) / "config"
         committed = self._table(name, directory / "consumerOffset.json")
         for key, offsets in committed.items():
             topic, _, group = key.partition(SEPARATOR)
             for queue_id, offset in offsets.items():
-                # Retries over POP are deleted with their topic.
+                # POP retries are deleted with their topic.
                 popped = topic.removeprefix(f"{names.RETRY_PREFIX}{group}_")
                 if any(
                     self.cluster.was_deleted(MessageQueue(each, name, queue_id)) for each in (topic, popped)
@@ -223,7 +222,7 @@ class DoneWhenDurable(Invariant):
         delivered[level] = max(offset, since)
 
     def _is_elsewhere(self, message: MessageExt) -> bool:
-        """Return whether an acting slave may have sent a message of its master's to another one."""
+        """Return whether an acting slave may have sent its master's message to another master."""
         if not self.cluster.has_acting_slaves:
             return False
         topic = message.properties[p.REAL_TOPIC]
@@ -235,7 +234,7 @@ class DoneWhenDurable(Invariant):
         return bool(self.cluster.cuts_ms) and not self.cluster.is_sync
 
     def _table(self, name: str, path: Path) -> Mapping[Any, Any]:
-        """Return the offsets of a file on the platter, unless that version was checked already."""
+        """Return the offsets in a file on the platter, unless that version has been checked."""
         data = self.cluster.brokers[name].disk.on_platter(path)
         if not data or self._judged.get(path) == data:
             return {}
@@ -245,7 +244,7 @@ class DoneWhenDurable(Invariant):
 
 
 class _Copies:
-    """The durable messages of the queues checked so far; each message is read once."""
+    """The durable messages of the queues checked so far; reads each message once."""
 
     def __init__(self) -> None:
         self._found: dict[_Queue, set[_Copy]] = defaultdict(set)

@@ -1,5 +1,5 @@
-"""Invariants of the owners of queues: one reader each, every queue owned, short handovers, none taken without
-a release.
+"""Invariants of queue ownership: one reader per queue, every queue owned, short handovers, no queue taken
+before its release.
 """
 
 from collections import defaultdict
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
 
 
-#: Many times two answers and two requests of 20 ms each, and the coordinator's own 20 ms.
+#: Many times a handover's two requests and two responses of 20 ms each, and the coordinator's own 20 ms.
 HANDOVER_MS_MAX: Final = 1_000
-#: Between a fence's refusal as one member gets it, and the next member's opening.
+#: The longest time from a fence's refusal, as received by the old owner, to the next member's opening.
 LOST_MS_MAX: Final = 200
 
 
 class HandoversAreShort(Invariant):
-    """Check that without faults a released queue soon has another owner."""
+    """Check that a released queue soon has another owner if there are no faults."""
 
     name = "a queue of a coordinated group changes hands within a second"
 
@@ -39,7 +39,7 @@ class HandoversAreShort(Invariant):
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
         known = self.cluster.member(member)
-        if what == "revoked" and known.instance_id is None:  # A static member is waited for.
+        if what == "revoked" and known.instance_id is None:  # A static member's queues wait for it.
             for queue in queues:
                 self._revoked_ms[known.group, queue] = self.cluster.now_ms
 
@@ -53,10 +53,11 @@ class HandoversAreShort(Invariant):
 
 
 class ReadersKeepTheirQueues(Invariant):
-    """Check that a queue of a coordinated group is taken from a member only after it released the queue.
+    """Check that a coordinated group's queue is taken from a member only after the member released it.
 
-    It is judged while only brokers fail: freezes, partitions and operators are other reasons for taking
-    queues. The coordinator's records, or the fences' answers, are enough to leave readers alone.
+    Checked only while nothing but brokers fails: freezes, partitions and operators are other reasons for
+    taking queues. After a broker failure, the coordinator's records or the fences' responses show who is
+    reading.
     """
 
     name = "a queue is not taken from a member that reads it and is heard of"
@@ -76,7 +77,7 @@ class ReadersKeepTheirQueues(Invariant):
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None and not self.cluster.is_sync:
-            self._is_judged = False  # Records of the last half second are lost.
+            self._is_judged = False  # Records of the last half second may be lost.
 
     def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
         self._seen_ms[member] = self.cluster.now_ms
@@ -101,7 +102,7 @@ class ReadersKeepTheirQueues(Invariant):
             return
         self._readers[key] = claim
         if self._revoked_ms.get((claim.member, queue), MonotonicMs(-1)) >= requested_ms:
-            del self._readers[key]  # It gave the queue up before it heard that it is open.
+            del self._readers[key]  # It released the queue before learning that it had opened it.
         if reader is None or reader.member == claim.member or not self._is_judged:
             return
         member = self.cluster.member(reader.member)
@@ -113,14 +114,14 @@ class ReadersKeepTheirQueues(Invariant):
 
 
 class EveryQueueOwned(Invariant):
-    """Check that once faults have ended, every queue of a group gets one owner, and keeps it.
+    """Check that every queue of a group gets one owner and keeps it once faults have ended.
 
     Broadcasting members own all queues. In a coordinated group the queue's fence decides: a member that
-    considers itself the owner and has not opened the queue reads nothing.
+    considers itself the owner but has not opened the queue reads nothing.
     """
 
     name = "every queue is owned by exactly one member soon after faults end"
-    within_ms = 15_000  # Less than the 20 s after which members rebalance by themselves.
+    within_ms = 15_000  # Less than the 20 s between members' own rebalances.
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -128,7 +129,7 @@ class EveryQueueOwned(Invariant):
         self._known_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
-        """Take an opening; a member that was frozen may learn of its own long after another's."""
+        """Note an opening; a frozen member may learn of its own long after another member's."""
         known = self._opened.get((group, queue))
         if known is None or known.epoch <= claim.epoch or self._known_ms[group, queue] < requested_ms:
             self._opened[group, queue] = claim
@@ -150,7 +151,7 @@ class EveryQueueOwned(Invariant):
                     yield f"{group}: {owners[queue][0]} takes itself for the owner of {queue}"
 
     def _is_let_read(self, group: str, queue: MessageQueue, owner: str) -> bool:
-        """Return whether the queue's fence lets its owner read, under the claim of its opening."""
+        """Return whether the queue's fence lets the owner read under its opening's claim."""
         broker = self.cluster.brokers[queue.broker_name].broker
         if broker is None or broker.fences.mode(group) != MODE_EPOCHS:
             return True
@@ -167,7 +168,7 @@ _Key = tuple[str, MessageQueue]
 
 
 class _Opening(NamedTuple):
-    """An opening, and when its member was notified of it."""
+    """An opening, and when its member learned of it."""
 
     claim: Claim
     known_ms: MonotonicMs
@@ -187,7 +188,7 @@ class OneReaderAQueue(Invariant):
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         if requested_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
-            return  # It was informed, and has forgotten since.
+            return  # The broker has lost this opening in a power cut.
         self._judge(group, queue, claim, requested_ms, "opened")
         self._openings[group, queue].append(_Opening(claim, self.cluster.now_ms))
 
@@ -216,10 +217,7 @@ class OneReaderAQueue(Invariant):
 
 
 class OwnersGoForward(Invariant):
-    """Check that under epochs no commit moves a queue's offset back.
-
-    It may if ASYNC_FLUSH lost the end of the queue.
-    """
+    """Check that no commit under epochs moves an offset back, unless ASYNC_FLUSH lost the queue's end."""
 
     name = "acknowledged commits of owners never go back"
 
@@ -232,7 +230,7 @@ class OwnersGoForward(Invariant):
             return
         last = self._last.get((group, queue))
         if commit.requested_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
-            return  # It was informed, and has forgotten since.
+            return  # The broker has lost this commit in a power cut.
         if commit.claim is None:
             self._last.pop((group, queue), None)  # Members that allocate for themselves may go back.
         elif (
@@ -253,7 +251,7 @@ class OwnersGoForward(Invariant):
 class NoHandlerAfterTheSession(Invariant):
     """Check that a member starts no handler for a granted queue when its coordinator may consider it dead.
 
-    It is judged by the member's own clock: it cannot know that this one runs slow.
+    Allows for clock drift: the member measures with its own clock and cannot know that it runs slow.
     """
 
     name = "a member begins no handler when its session may be over"
@@ -263,13 +261,13 @@ class NoHandlerAfterTheSession(Invariant):
         self._renewed_ms: dict[str, MonotonicMs] = {}
 
     def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
-        # An answer that comes late may be older than the last one.
+        # A late response may be older than the last one.
         self._renewed_ms[member] = max(self._renewed_ms.get(member, requested_ms), requested_ms)
 
     def handling_began(self, member: HandlingMember, delivery: Delivery) -> None:
         owned = delivery.owned
         if owned.claim.granted is None:
-            return  # It allocates for itself.
+            return  # The member allocates for itself.
         silent_ms = self.cluster.now_ms - self._renewed_ms[member.name]
         if silent_ms > member.session_ms + member.session_ms * DRIFT_PPM_MAX // 1_000_000:
             where = f"{owned.queue}:{delivery.messages[0].queue_offset}"

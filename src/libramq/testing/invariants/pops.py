@@ -1,4 +1,4 @@
-"""Invariants of messages that are popped, and redelivered by their own master or another one."""
+"""Invariants of popped messages, which their own master or another one redelivers."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 
 class PoppedAtLeastOnce(Invariant):
-    """Check that a group that pops acknowledges every message in the end, from whichever broker.
+    """Check that a popping group eventually acknowledges every message, from any broker, or has it as a dead
+    letter.
 
-    Or that it is a dead letter. Under ASYNC_FLUSH a power cut may take a message from its master, and its
-    redelivery from any: after one nothing that was sent before is judged.
+    Under ASYNC_FLUSH a power cut may lose a message at its master and its redelivery at any broker. So
+    messages sent before one are not checked.
     """
 
     name = "every message that is popped is acknowledged in the end"
-    within_ms = 60_000  # A master waits for its slaves for 30 s; then there are several attempts.
+    within_ms = 60_000  # A master waits 30 s for its slaves; several attempts may follow.
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        #: Message ids by topic, and by group and topic.
+        #: Message ids by topic.
         self._awaited: dict[str, set[str]] = defaultdict(set)
+        #: Message ids by group and topic.
         self._done: dict[tuple[str, str], set[str]] = defaultdict(set)
 
     def stored(self, message: StoredMessage) -> None:
@@ -61,9 +63,10 @@ class PoppedAtLeastOnce(Invariant):
 
 
 class DeadLettersWereSeen(Invariant):
-    """Check that no message becomes a dead letter that no handler of its group got.
+    """Check that no message becomes a dead letter before a handler of its group got it.
 
-    It is judged while only slaves end, and brokers once: what is popped and does not arrive is an attempt.
+    Checked only while nothing fails except slaves, members and one broker once: a pop whose response is lost
+    counts as an attempt.
     """
 
     name = "no message becomes a dead letter that no handler saw"
@@ -91,7 +94,7 @@ class DeadLettersWereSeen(Invariant):
 
 @dataclass(slots=True)
 class _Replay:
-    """A reset, and the messages that its group has to read again: those stored when it was requested."""
+    """A reset, and the messages that its group must read again: all stored before the request."""
 
     requested_ms: MonotonicMs
     group: str
@@ -106,10 +109,10 @@ class _Replay:
 
 
 class ResetsReplay(Invariant):
-    """Check that a group that pops reads everything again after a reset to the beginning.
+    """Check that a popping group reads everything again after a reset to the beginning.
 
-    In the queues that the broker says it has set back: a topic may have fewer for a while, and the others'
-    offsets stay as they are, at Apache's broker as well.
+    Covers only the queues that the broker reports as reset. A topic may temporarily have fewer queues, and
+    the offsets of the missing ones stay unchanged, as in Apache's broker.
     """
 
     name = "after a reset a group that pops reads every message again"
@@ -122,7 +125,7 @@ class ResetsReplay(Invariant):
 
     def stored(self, message: StoredMessage) -> None:
         queue, _, _, message_id, requested_ms = message
-        # A power cut may have come before the producer heard of it.
+        # A power cut may have come before the producer got its response.
         is_gone = self.cluster.may_have_lost(queue.broker_name, requested_ms)
         if self.cluster.popping() and not is_gone and not self.cluster.was_deleted(queue, requested_ms):
             self._stored[queue].add(message_id)
@@ -173,7 +176,7 @@ class ResetsReplay(Invariant):
 
 @dataclass(slots=True)
 class _Done:
-    """An acknowledgement that a process took. log_ends: by broker, in the first step after it."""
+    """An acknowledgement that a process accepted. log_ends: by broker, at the first step after it."""
 
     by: str
     at_ms: MonotonicMs
@@ -181,10 +184,11 @@ class _Done:
 
 
 class AcknowledgedStaysDone(OfPairs):
-    """Check that a popped message that a broker took as acknowledged, in time, is not handed out again.
+    """Check that no broker hands out a popped message again after accepting its acknowledgement in time.
 
-    In order, what follows a message that comes again comes with it. A slave judges by its own wall clock when
-    a message is visible again: what it passed on before an acknowledgement reached it may come.
+    In orderly groups, the messages after a redelivered one also come again. A slave decides by its own wall
+    clock when a message becomes visible again, so messages that it passed on before their acknowledgement
+    reached it may come again.
     """
 
     name = "a popped message that is acknowledged is not popped again"
@@ -194,7 +198,7 @@ class AcknowledgedStaysDone(OfPairs):
         self._done: dict[tuple[str, str], _Done] = {}
         self._fresh: list[_Done] = []
         self._again: list[tuple[str, str, _Done, int]] = []
-        #: Where the log of each broker ended, by the last step in which it ran.
+        #: The end of each broker's log at the last step in which it ran.
         self._log_ends: dict[str, int] = {}
 
     def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
@@ -225,7 +229,7 @@ class AcknowledgedStaysDone(OfPairs):
         self._forget_last()
 
     def _forget_last(self) -> None:
-        """Forget what others may not have copied."""
+        """Forget acknowledgements that other processes may not have copied."""
         known_ms = self.cluster.now_ms - LAST_MOMENT_MS
         self._done = {key: done for key, done in self._done.items() if done.at_ms <= known_ms}
 
@@ -260,7 +264,7 @@ class AcknowledgedStaysDone(OfPairs):
                     self.broken(f"{group} pops {message_id} again; {what}")
 
     def _was_too_late(self, done: _Done, passed_on: list[tuple[str, int]]) -> bool:
-        """Return whether a slave had passed the message on, to a broker that does not know of this."""
+        """Return whether a slave had already passed the message on to a broker that cannot know of this."""
         masters = {slave.name: slave.master.name for slave in self.cluster.every_slave}
         of_broker = masters.get(done.by, done.by)
         return any(
@@ -269,10 +273,11 @@ class AcknowledgedStaysDone(OfPairs):
 
 
 class AttemptsComeOnce(OfPairs):
-    """Check that each attempt of a popped message comes once, from its own master or from another one.
+    """Check that each attempt of a popped message comes once for each send, from its own master or another
+    one.
 
-    As often as producers have sent it. After a send without an answer a slave repeats it, as it does what its
-    master did just before it was killed. Then there are two copies, each of which has later attempts.
+    An acting slave also redelivers a message whose send got no response, and repeats what its master did just
+    before being killed. Then there are two copies, each with later attempts.
     """
 
     name = "an attempt of a message that is popped comes once"
@@ -283,7 +288,7 @@ class AttemptsComeOnce(OfPairs):
             sent = Counter(message.message_id for _, message in messages_at(self.cluster, topic))
             homes = {message.message_id: broker for broker, message in messages_at(self.cluster, topic)}
             attempts: Counter[tuple[str, int]] = Counter()
-            excused: dict[str, int] = {}  # From which attempt on.
+            excused: dict[str, int] = {}  # By message id: the first attempt that may come twice.
             for broker, message in messages_at(self.cluster, names.pop_retry_topic(topic, popper.group)):
                 attempt = message.message_id, message.reconsume_times
                 attempts[attempt] += 1

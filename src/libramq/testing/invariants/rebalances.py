@@ -1,4 +1,4 @@
-"""Invariants of the recorded history: brokers' records of rebalances against what really happened."""
+"""Invariants of the recorded history: compares brokers' records of rebalances with the fences."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from libramq.broker.broker import Broker
     from libramq.testing.cluster import Cluster
 
-#: Reasons of rebalances in which members left: `who` names them.
+#: Reasons for rebalances in which `who` names members that left.
 _LEFT: Final = {
     Reason.MEMBER_LEFT,
     Reason.CONNECTION_CLOSED,
@@ -23,15 +23,16 @@ _LEFT: Final = {
 
 
 class HistoryAgreesWithFences(Invariant):
-    """Check that the end of a recorded rebalance agrees with the fence on the owners of queues.
+    """Check that at the end of a recorded rebalance, the record and the fence agree on the owners of queues.
 
-    The moves recorded since the previous end lead from the owners of then to those of now. A queue that did
-    not exist at a record, as when its topic has fewer for a while, had no owner then. Its fence still has the
-    earlier opening, and the broker cannot know whether that member reads on once the queue is back: only the
-    coordinator gets its release. So the queue has no known owner until it is opened again.
+    The moves recorded since the previous rebalance must lead from its owners to the present ones. A queue
+    that did not exist at a record, because its topic temporarily had fewer queues, had no owner then. Its
+    fence still has the earlier opening, and the broker cannot know whether that member reads on once the
+    queue is back, because only the coordinator gets its release. So the queue has no known owner until it is
+    opened again.
 
-    A coordinator that has taken a group over may never have met a static member that is killed and returns:
-    then it is another member to it, and its queues move.
+    A coordinator that has taken over a group may never have seen a static member that is killed and returns.
+    To this coordinator it is a new member, so its queues move.
     """
 
     name = "the recorded history of a coordinated group is that of its fences' openings"
@@ -46,7 +47,7 @@ class HistoryAgreesWithFences(Invariant):
         self._wrong = ""
 
     def step(self) -> None:
-        if self._wrong:  # Found while a broker recorded it, which would only log it.
+        if self._wrong:  # Found in a broker's callback, which would only log an exception.
             self.broken(self._wrong)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
@@ -76,7 +77,7 @@ class HistoryAgreesWithFences(Invariant):
         is_taken_over = key in self._taken_over
         self._taken_over.discard(key)
         is_coordinated = running is not None and running.fences.mode(event.group) == MODE_EPOCHS
-        if running is None or not is_coordinated or not event.member_count:  # Nobody.
+        if running is None or not is_coordinated or not event.member_count:  # The group is empty.
             self._owners.pop(key, None)
             return
         owners = self._opened(running, event.group)
@@ -100,13 +101,13 @@ class HistoryAgreesWithFences(Invariant):
         }
 
     def _doubt_openings(self, key: tuple[str, str]) -> None:
-        """Note that members allocate for themselves: earlier openings no longer name the reader."""
+        """Distrust earlier openings once members allocate for themselves: they no longer show the reader."""
         running = self.cluster.brokers[key[0]].broker
         if running is not None and running.fences.mode(key[1]) == MODE_CLIENT:
             self._gone.setdefault(key, {}).update(running.fences.claims(key[1]))
 
     def _opened_before_gone(self, key: tuple[str, str], broker: "Broker") -> set[MessageQueue]:
-        """Return the queues that were once missing and have not been opened since; note the missing ones."""
+        """Return queues that were missing and have not been opened since; note those missing now."""
         claims, gone = broker.fences.claims(key[1]), self._gone.get(key, {})
         gone = {queue: claim for queue, claim in gone.items() if claims.get(queue) == claim}
         absent = {q: claim for q, claim in claims.items() if q not in broker.topics.queues(q.topic)}
@@ -114,7 +115,7 @@ class HistoryAgreesWithFences(Invariant):
         return gone.keys() - absent.keys()
 
     def _opened(self, broker: "Broker", group: str) -> dict[MessageQueue, str] | None:
-        """Return who has opened its granted queues, by client id; None if a member is unknown."""
+        """Return the client id of each open queue's owner; None if a member is unknown."""
         names: dict[str, str] = {}
         for node in self.cluster.brokers.values():
             view = node.broker.members.coordination.group(group) if node.broker is not None else None
@@ -126,15 +127,15 @@ class HistoryAgreesWithFences(Invariant):
             if not openings.get(queue) or not exists:
                 continue
             if claim.member not in names:
-                return None  # It has left; the queues it opened have no owner.
+                return None  # It has left, so its open queues have no owner.
             owners[queue] = names[claim.member]
         return owners
 
     def _unnamed(self, event: RebalanceEvent, owners: dict[MessageQueue, str]) -> set[str]:
         """Return the owners that have opened more queues than are recorded.
 
-        A broker that was restarted, and has not heard of the end of a rebalance elsewhere, learns a queue's
-        owner by its first pull. Until then the queue has no known owner there.
+        A restarted broker that has not heard of the end of a rebalance elsewhere learns a queue's owner from
+        its first pull. Until then the queue has no known owner there.
         """
         recorded: Counter[str] = Counter()
         for member, load in (event.loads or {}).items():
@@ -143,16 +144,17 @@ class HistoryAgreesWithFences(Invariant):
         return set(opened - recorded)
 
     def _judge_loads(self, broker: str, event: RebalanceEvent, owners: dict[MessageQueue, str]) -> None:
-        """Compare recorded loads; members of another broker's group are unnamed here after a restart.
+        """Compare recorded loads; after a restart, a broker does not know members of groups coordinated
+        elsewhere.
 
-        A static member's queues are its own while it is on its way back, before it opens them again.
+        A static member that is returning owns its queues even before it opens them again.
         """
         members = {self._name(member) for member in event.members or ()}
         opened = Counter(name for owner in owners.values() if (name := self._name(owner)) in members)
         recorded: Counter[str] = Counter()
         for member, load in (event.loads or {}).items():
             recorded[self._name(member)] += load
-        recorded = +recorded  # Without those that have none.
+        recorded = +recorded  # Drops zero counts.
         running = self.cluster.brokers[broker].broker
         is_here = running is not None and running.members.coordination.group(event.group) is not None
         if recorded != opened if is_here else recorded - opened:
@@ -177,28 +179,28 @@ class HistoryAgreesWithFences(Invariant):
                 self._note(f"{broker} records {move} of {event.group}, {queue}: {former} had it, {owner} has")
 
     def _has_returned(self, former: str, owners: dict[MessageQueue, str], queue: MessageQueue) -> bool:
-        """Return whether a queue's owner is its former one under another client id."""
+        """Return whether a queue's owner is the former owner under another client id."""
         return queue in owners and owners[queue] in self._lives(former)[1:]
 
     def _note(self, what: str) -> None:
         self._wrong = self._wrong or what
 
     def _has_moved(self, group: str, former: str, owner: str) -> bool:
-        """Return whether a queue has another owner than before, by their client ids.
+        """Return whether a queue has changed its owner, given both client ids.
 
-        A static member that returns in its session is the same under another client id. Once it has left,
-        or was removed by an operator, a client under its name is another member.
+        A static member that returns within its session is the same member under another client id. Once it
+        has left or an operator has removed it, a client with its name is a new member.
         """
         lives = self._lives(former)
         return owner not in lives or not self._left.get(group, set()).isdisjoint(lives[: lives.index(owner)])
 
     def _lives(self, client_id: str) -> list[str]:
-        """Return the client ids under which a member has lived, from this one on."""
+        """Return a member's client ids, starting with this one."""
         name, client_ids = self._name(client_id), [member.client_id for member in self.cluster.members]
         later = client_ids[client_ids.index(client_id) :]
         return [each for each in later if self._name(each) == name]
 
     def _name(self, client_id: str) -> str:
-        """Return the name of a static member, and the client id of another."""
+        """Return a static member's name, or any other member's client id."""
         member = next(member for member in self.cluster.members if member.client_id == client_id)
         return member.instance_id or client_id

@@ -1,4 +1,4 @@
-"""Invariants of slaves: they have their master's log, change nothing, and lose nothing when promoted."""
+"""Invariants of slaves: they copy their master's log, change nothing, and lose nothing when promoted."""
 
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
 LAG_MS_MAX: Final = 1_000
 
 
-#: What an acting slave did for so long before it ended may be done again: other slaves copy it, and it is
-#: written, once a second.
+#: Actions of an acting slave in this time before its end may be repeated: it writes them to disk, and other
+#: slaves copy them, only once a second.
 LAST_MOMENT_MS: Final = 1_500
-#: How long a slave that is back has to run before it knows what its master has done.
+#: How long a restarted slave must run before it knows its master's actions.
 SETTLED_MS: Final = 5_000
 
 
 class OfPairs(Invariant):
-    """The base of rules that say what comes once: they are judged while only masters, slaves that act, and
-    members fail.
-    """
+    """The base of exactly-once rules, checked while only masters, acting slaves and members fail."""
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self._is_judged = True
-        #: The ends of logs after the last steps, and by broker what was stored just before a slave ended.
+        #: The ends of all logs after the last steps.
         self._ends: deque[tuple[MonotonicMs, dict[str, int]]] = deque(maxlen=LAST_MOMENT_MS // 100 + 1)
+        #: By broker: log ranges stored just before a slave ended.
         self._last_moments: dict[str, list[range]] = defaultdict(list)
-        #: When each slave last did not run, and when it last had all that its master has.
+        #: When each slave was last seen not running.
         self._away_ms: dict[str, MonotonicMs] = {}
+        #: When each slave last had its master's whole log.
         self._had_all: dict[str, MonotonicMs] = {}
-        #: Where each slave's log ends, or ended; and by master what its slaves lacked of its log while it was
-        #: gone, or is frozen.
+        #: The last known end of each slave's log.
         self._copied_to: dict[str, int] = {}
+        #: By master: log ranges that its slaves lacked while it was down or frozen.
         self._not_copied: dict[str, list[range]] = defaultdict(list)
+        #: The same for masters that are frozen now.
         self._frozen: dict[str, range] = {}
 
     def step(self) -> None:
@@ -68,7 +69,7 @@ class OfPairs(Invariant):
         }
 
     def _note_frozen(self) -> None:
-        """Note what the slaves of a frozen master lack; some of it may still be on its way to them."""
+        """Note the log range that a frozen master's slaves lack; part of it may still be in flight."""
         for master in {slave.master.name: slave.master for slave in self.cluster.every_slave}.values():
             if master.process.is_paused and master.broker is not None:
                 self._frozen[master.name] = range(self._end_of_copies(master.name), master.broker.store.end)
@@ -76,7 +77,7 @@ class OfPairs(Invariant):
                 self._not_copied[master.name].append(self._frozen.pop(master.name))
 
     def _end_of_copies(self, master: str) -> int:
-        """Return the least end of its slaves' logs."""
+        """Return the lowest end of the master's slaves' logs."""
         copies = (slave.name for slave in self.cluster.every_slave if slave.master.name == master)
         return min(self._copied_to.get(slave, 0) for slave in copies)
 
@@ -90,7 +91,7 @@ class OfPairs(Invariant):
             self._is_judged = False
 
     def _knows(self, slave: "SimulatedSlave") -> bool:
-        """Return whether a slave that begins to act knows what its master has done."""
+        """Return whether a slave that begins to act knows its master's actions."""
         now_ms, never_ms = self.cluster.now_ms, MonotonicMs(0)
         is_settled = now_ms - self._away_ms.get(slave.name, never_ms) >= SETTLED_MS
         return is_settled and now_ms - self._had_all.get(slave.name, never_ms) <= LAG_MS_MAX
@@ -114,15 +115,16 @@ class OfPairs(Invariant):
         self._is_judged = False
 
     def may_repeat(self, broker: str, place: int) -> bool:
-        """Return whether what is stored at a place of a log may be repeated.
+        """Return whether the action recorded at a log offset may be repeated.
 
-        A slave ended right after it, or a master ended or froze that no slave had copied so far.
+        That is so if a slave ended right after it, or if the master ended or froze before all slaves copied
+        it.
         """
         is_unknown = any(place in each for each in self._not_copied[broker])
         return is_unknown or self.is_last_moment(broker, place)
 
     def is_last_moment(self, broker: str, place: int) -> bool:
-        """Return whether a slave ended right after something was stored at a place of a log."""
+        """Return whether a slave ended right after the record at a log offset was stored."""
         return any(place in each for each in self._last_moments[broker])
 
 
@@ -131,9 +133,9 @@ def _log_ends(cluster: "Cluster") -> dict[str, int]:
 
 
 class SlavesOnlyRead(Invariant):
-    """Check that nothing is opened or committed at a slave: the fence of a queue is its master's.
+    """Check that nothing is opened or committed at a slave: a queue's fence is at its master.
 
-    While a slave acts for its master, members that allocate for themselves may commit.
+    Exception: members that allocate for themselves may commit at an acting slave.
     """
 
     name = "a slave lets nobody open a queue or commit"
@@ -145,9 +147,9 @@ class SlavesOnlyRead(Invariant):
 
 
 class SlavesHaveTheLog(Invariant):
-    """Check that once faults have ended, every slave has its master's log, byte for byte.
+    """Check that every slave has its master's log, byte for byte, once faults have ended.
 
-    Under load it need not have the last records at any one moment, but what its master had a second ago.
+    Under load a slave may lack the latest records, but must have what its master had a second ago.
     """
 
     name = "a slave's log is its master's soon after faults end"
@@ -155,9 +157,9 @@ class SlavesHaveTheLog(Invariant):
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        #: By slave: an end of its master's log that it has not reached, or has just reached, and since when.
+        #: By slave: an end of its master's log that it has yet to reach or has just reached, and since when.
         self._ends: dict[str, tuple[int, MonotonicMs]] = {}
-        #: Masters that a power cut left nothing of a log that their slave had begun to copy.
+        #: Masters that lost their whole log in a power cut after a slave had begun to copy it.
         self._lost_everything: set[str] = set()
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
@@ -182,7 +184,7 @@ class SlavesHaveTheLog(Invariant):
 
     def _has_followed(self, slave: "SimulatedSlave") -> bool:
         if slave.is_caught_up or slave.master.name in self._lost_everything:
-            return True  # Nothing is common to both logs: an operator has to remove the slave's.
+            return True  # The logs have nothing in common; an operator has to delete the slave's.
         noted = self._ends.get(slave.name)
         return slave.is_copying and noted is not None and self.cluster.now_ms - noted[1] <= LAG_MS_MAX
 
@@ -196,17 +198,18 @@ class SlavesHaveTheLog(Invariant):
 
 
 class PromotionsLoseNothing(Invariant):
-    """Check that a slave has what its SYNC_MASTER acknowledged, whenever it is promoted.
+    """Check that a promoted slave has every message that its SYNC_MASTER acknowledged.
 
-    When the master ends, and in the end, a broker is started as a master on a copy of the slave's disk. Under
-    ASYNC_FLUSH a power cut may take from the slave what it has confirmed, until it has copied that again.
+    Whenever the master ends, and at the end of the simulation, starts a broker as a master on a copy of the
+    slave's disk. Under ASYNC_FLUSH a slave may lose messages it had confirmed in a power cut, until it has
+    copied them again.
     """
 
     name = "what a SYNC_MASTER acknowledged survives the promotion of its slave"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        #: By broker and queue: message ids, and when they were sent, by offset.
+        #: By broker, queue and offset: message id and time of sending.
         self._stored: dict[str, dict[MessageQueue, dict[int, tuple[str, MonotonicMs]]]] = defaultdict(
             lambda: defaultdict(dict)
         )
@@ -232,7 +235,7 @@ class PromotionsLoseNothing(Invariant):
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._promote(name)
         if durable_to is not None and not self.cluster.is_sync:
-            self._stored.pop(name, None)  # Its slave follows it, and drops what it has lost.
+            self._stored.pop(name, None)  # The slave truncates its log to match.
 
     def finish(self) -> None:
         for name in self.cluster.slaves:
@@ -255,7 +258,7 @@ class PromotionsLoseNothing(Invariant):
 
 
 def _difference(slave: "SimulatedSlave") -> int | None:
-    """Return the first file of the log that is another at the master; None if all are equal."""
+    """Return the first log file that differs from the master's; None if all are equal."""
     ours, theirs = slave.broker, slave.master.broker
     assert ours is not None
     assert theirs is not None
