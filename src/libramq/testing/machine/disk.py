@@ -1,11 +1,11 @@
-"""The memory disk: a file system with a write-back cache, and all faults of disks.
+"""The memory disk: a file system with a write-back cache and the faults of real disks.
 
     write ─► cache ─► fsync ─► platter
                                 └── power cut: each unsynced sector is kept, or lost
 
-A killed process loses nothing that it wrote; a machine that loses power loses unsynced data, in parts.
-Changes of one directory reach the platter in order, up to some point. A directory is a name in its parent, as
-a file is: what lies in one whose name was not synced is lost with it, whatever was synced itself.
+A killed process loses nothing it wrote; a machine that loses power loses any part of its unsynced data.
+Changes in one directory reach the platter in order, up to some point. A directory is a name in its parent,
+just like a file: if that name was not synced, everything in the directory is lost, even synced files.
 """
 
 import errno
@@ -23,17 +23,17 @@ from libramq.filesystem import DiskUsage, Ranges, backup_of, joined_ranges, make
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
 
-#: The unit that disks write as a whole.
+#: The unit that disks write atomically.
 SECTOR_BYTES: Final = 512
 
 
 @dataclass(slots=True)
 class Inode:
-    """One file: as processes see it, and as the platter has it."""
+    """One file, as processes see it and as it is on the platter."""
 
     cached: bytearray = field(default_factory=bytearray)
     synced: bytearray = field(default_factory=bytearray)
-    #: Since the last fsync: (offset, bytes) written, or (size, None) set.
+    #: Changes since the last fsync: (offset, bytes) for a write, (size, None) for a truncation.
     changes: list[tuple[int, bytes | None]] = field(default_factory=list)
     modified_ms: WallMs = WallMs(0)
 
@@ -46,7 +46,7 @@ class Inode:
         self.changes.append((size, None))
 
     def copy(self) -> "Inode":
-        """Return a file with the same content, which is durable."""
+        """Return a file with the same content, all durable."""
         return Inode(bytearray(self.cached), bytearray(self.cached), modified_ms=self.modified_ms)
 
     def sync(self) -> None:
@@ -58,7 +58,7 @@ class Inode:
         self.changes.clear()
 
     def cut(self, randomness: random.Random, kept_share: float) -> None:
-        """Apply a power cut: sizes in order up to some change, sectors by chance."""
+        """Apply a power cut: keep size changes in order up to a random one, and random sectors."""
         sizes_kept = randomness.randint(0, len(self.changes))
         for number, (offset, data) in enumerate(self.changes):
             if data is None:
@@ -92,9 +92,9 @@ def _write(data: bytearray, offset: int, new: Iterable[int]) -> None:
     data[offset : offset + len(new)] = new
 
 
-#: The size that it reports; files may grow beyond.
+#: The size that the disk reports; files may grow beyond it.
 DISK_BYTES: Final = 1 << 40
-#: What the name of a directory leads to.
+#: The inode of every directory.
 _DIRECTORY: Final = Inode()
 
 
@@ -106,9 +106,9 @@ class MemoryDisk:
         self._random = randomness
         self._files: dict[str, Inode] = {}
         self._platter: dict[str, Inode] = {}
-        #: By directory: (name, inode or None) in the order in which names changed.
+        #: By directory: unsynced name changes in order, as (name, inode or None).
         self._renames: dict[str, list[tuple[str, Inode | None]]] = {}
-        #: Directories that got another name, old and new, in order.
+        #: Unsynced renames of directories in order, as (old, new).
         self._moves: list[tuple[str, str]] = []
         self._directories: set[str] = {"/"}
         self._open: dict[int, Inode] = {}
@@ -120,18 +120,18 @@ class MemoryDisk:
         #: Probabilities that a call fails: writes with ENOSPC, fsyncs with EIO.
         self.write_error_chance = 0.0
         self.sync_error_chance = 0.0
-        self.percent_used = 0.0  # The usage that it reports.
+        self.percent_used = 0.0  # The usage that the disk reports.
         #: The probability that a file's bytes are not in the page cache.
         self.cold_chance = 0.0
         self.zeroed_bytes = 0  # See FileSystem.
 
     def on_platter(self, path: Path) -> bytes | None:
-        """Return the content of a file that survives any power cut; None if its name is not durable yet."""
+        """Return a file's content as it survives any power cut; None if its name is not durable yet."""
         inode = self._platter.get(str(path))
         return bytes(inode.synced) if inode is not None and self._is_reachable(str(path)) else None
 
     def copy(self) -> "MemoryDisk":
-        """Return a faultless disk with the same files, as processes see them; all are durable."""
+        """Return a faultless disk with the same files, as processes see them, all durable."""
         other = MemoryDisk(self._time, random.Random(0))
         other._files = {name: inode.copy() for name, inode in self._files.items()}
         other._directories = set(self._directories)
@@ -141,7 +141,7 @@ class MemoryDisk:
     # Faults.
 
     def cut_power_after(self, calls: int) -> None:
-        """Raise PowerCut that many calls from now, in the middle of an operation."""
+        """Raise PowerCut after this many more calls, in the middle of an operation."""
         self._calls_left = calls
 
     def process_died(self) -> None:
@@ -152,12 +152,12 @@ class MemoryDisk:
         self._is_off = False
 
     def power_cut(self) -> None:
-        """Handle a power cut: unsynced data is lost, in parts."""
+        """Handle a power cut: any part of the unsynced data is lost."""
         self.process_died()
         kept_share = self._random.choice((0.0, 0.5, 1.0))
         if self._moves:
             self._apply_moves(self._random.randint(0, len(self._moves)))
-            for old, _ in self._moves:  # Undone, and with each what came after it in its place.
+            for old, _ in self._moves:  # These are undone, with all later changes in their directories.
                 for directory in [each for each in self._renames if f"{each}/".startswith(old)]:
                     del self._renames[directory]
             self._moves.clear()
@@ -173,21 +173,21 @@ class MemoryDisk:
             self._files[path].cut(self._random, kept_share)
 
     def flip_bit(self, path: Path, bit: int) -> None:
-        """Flip one bit of a file, also on the platter if it has been synced."""
+        """Flip one bit of a file; also on the platter if it is there."""
         inode = self._existing(path)
         for data in (inode.cached, inode.synced):
             if bit // 8 < len(data):
                 data[bit // 8] ^= 1 << bit % 8
 
     def zero(self, path: Path, offset: int, size: int) -> None:
-        """Fill a range of a file with zeroes, on the platter too."""
+        """Fill a range of a file with zeroes, also on the platter."""
         inode = self._existing(path)
         for data in (inode.cached, inode.synced):
             size_there = max(0, min(size, len(data) - offset))
             data[offset : offset + size_there] = bytes(size_there)
 
     def paths(self, start: str) -> list[Path]:
-        """Return the files whose paths begin with a text."""
+        """Return the files whose paths begin with `start`."""
         return [Path(name) for name in sorted(self._files) if name.startswith(start)]
 
     def heal(self) -> None:
@@ -222,13 +222,13 @@ class MemoryDisk:
         return bytes(self._inode(file).cached[offset : offset + size])
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
-        """Read as `pread`; None by chance."""
+        """Read as in `pread`; None at random."""
         if self.cold_chance and self._random.random() < self.cold_chance:
             return None
         return self.pread(file, size, offset)
 
     def pread_ranges_nowait(self, file: int, ranges: Ranges) -> bytes | None:
-        """Read all of the ranges, or none of them, as `pread_nowait` does."""
+        """Read all ranges or none, as in `pread_nowait`."""
         found = []
         for near in nearby(ranges):
             start, size = span(near)
@@ -239,7 +239,7 @@ class MemoryDisk:
         return b"".join(found)
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
-        """Write; on a full disk, only a part."""
+        """Write the data, or only part of it if the disk is full."""
         self._called()
         inode = self._inode(file)
         if self.write_error_chance and self._random.random() < self.write_error_chance:
@@ -249,7 +249,7 @@ class MemoryDisk:
         inode.modified_ms = self._time.wall_ms()
 
     def begin_writing(self, file: int, size: int, offset: int) -> None:
-        """Do nothing: a power cut keeps any part of what is not flushed in any case."""
+        """Do nothing: a power cut keeps a random part of unflushed data anyway."""
 
     def fsync(self, file: int) -> None:
         """Flush to the platter."""
@@ -258,16 +258,16 @@ class MemoryDisk:
         self._inode(file).sync()
 
     def truncate(self, file: int, size: int) -> None:
-        """Set the size."""
+        """Set the file's size."""
         self._called()
         self._inode(file).resize(size)
 
     def file_size(self, file: int) -> int:
-        """Return the bytes in an open file."""
+        """Return the size of an open file."""
         return len(self._inode(file).cached)
 
     def size(self, path: Path) -> int:
-        """Return the bytes in a file."""
+        """Return the size of a file."""
         return len(self._existing(path).cached)
 
     def modified_ms(self, path: Path) -> WallMs:
@@ -275,19 +275,19 @@ class MemoryDisk:
         return self._existing(path).modified_ms
 
     def used_percent(self, path: Path) -> float:
-        """Return the usage set for it."""
+        """Return the usage that was set."""
         return self.percent_used
 
     def exists(self, path: Path) -> bool:
-        """Return whether a file or directory is there."""
+        """Return whether a file or directory exists."""
         return str(path) in self._files or str(path) in self._directories
 
     def identity(self, path: Path) -> tuple[int, int] | None:
-        """Return the same for every directory: nobody exchanges them."""
+        """Return the same identity for every directory: simulated ones are never replaced."""
         return (0, 0)
 
     def is_directory(self, path: Path) -> bool:
-        """Return whether it is a directory."""
+        """Return whether the path is a directory."""
         return str(path) in self._directories
 
     def listdir(self, path: Path) -> list[str]:
@@ -316,7 +316,7 @@ class MemoryDisk:
             self._set(str(path), None)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it, file by file in no particular order."""
+        """Remove a directory and its content, file by file in random order."""
         start = str(path) + "/"
         inside = [name for name in self._files if name.startswith(start) or name == str(path)]
         for name in sorted(inside, key=lambda name: zlib.crc32(name.encode())):
@@ -328,7 +328,7 @@ class MemoryDisk:
             self._change(name, None)
 
     def disk_space(self, path: Path) -> DiskUsage:
-        """Return its usage, real or set."""
+        """Return the disk's usage, either real or as set."""
         self._called()
         used_bytes = sum(len(inode.cached) for inode in self._files.values())
         if self.percent_used:
@@ -337,7 +337,7 @@ class MemoryDisk:
 
     @property
     def flushes_at_once(self) -> int:
-        """Return 1: a seed has one history."""
+        """Return 1, so that a seed has one history."""
         return 1
 
     @property
@@ -346,11 +346,11 @@ class MemoryDisk:
         return sys.maxsize
 
     def private(self) -> "MemoryDisk":
-        """Return itself: it has no modes."""
+        """Return this disk, which has no file modes."""
         return self
 
     def closes_if_short(self, close_one: Callable[[], bool]) -> None:
-        """Do nothing: it is never short of them."""
+        """Do nothing: this disk never runs out of descriptors."""
 
     def sync_directory(self, path: Path) -> None:
         """Flush the directory's names to the platter."""
@@ -358,7 +358,7 @@ class MemoryDisk:
         self._may_fail_to_sync()
         if any(str(path) in (str(Path(name).parent) for name in move) for move in self._moves) or any(
             f"{path}/".startswith(old) for old, _ in self._moves
-        ):  # What is in a directory made again comes after the move of its predecessor.
+        ):  # Names in a recreated directory come after the move of the old one.
             self._apply_moves(len(self._moves))
         for name, inode in self._renames.pop(str(path), ()):
             _name(self._platter, name, inode)
@@ -372,7 +372,7 @@ class MemoryDisk:
         return file
 
     def is_locked(self, path: Path) -> bool:
-        """Return whether a process holds that lock."""
+        """Return whether a process holds the lock."""
         return str(path) in self._locks.values()
 
     def read_text(self, path: Path) -> str | None:
@@ -382,7 +382,7 @@ class MemoryDisk:
         return inode.cached.decode(errors="replace") if inode is not None else None
 
     def rename(self, path: Path, to: Path) -> None:
-        """Give a directory another name, and the files in it; on the platter once a parent is flushed."""
+        """Rename a directory with its files; durable once one of the two parents is synced."""
         self._called()
         old, new = f"{path}/", f"{to}/"
         for directory in [each for each in self._renames if f"{each}/".startswith(old)]:
@@ -395,7 +395,7 @@ class MemoryDisk:
         self._directories |= {(new + f"{name}/".removeprefix(old)).rstrip("/") for name in moved}
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
-        """Write beside, sync, rename, and once more for the backup: `LocalFileSystem`'s steps."""
+        """Write a temporary file, sync and rename it, and again for the backup, as `LocalFileSystem`."""
         if not self.exists(path.parent):
             make_directory(self, path.parent)
         for each in (path, backup_of(path)) if backup else (path,):
@@ -429,11 +429,11 @@ class MemoryDisk:
         self._change(name, inode)
 
     def _change(self, name: str, inode: Inode | None) -> None:
-        """Note that a directory has another name in it, or one less."""
+        """Note that a name was added to a directory or removed."""
         self._renames.setdefault(_parent(name), []).append((name, inode))
 
     def _is_reachable(self, name: str) -> bool:
-        """Return whether the names of all directories above are on the platter."""
+        """Return whether the names of all parent directories are on the platter."""
         while (name := _parent(name)) != "/":
             if self._platter.get(name) is not _DIRECTORY:
                 return False
@@ -446,7 +446,7 @@ class MemoryDisk:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Let an observer outside the simulation read: its calls do not count."""
+        """Let an observer outside the simulation read without its calls being counted."""
         self._is_observed = True
         try:
             yield
@@ -454,7 +454,7 @@ class MemoryDisk:
             self._is_observed = False
 
     def _called(self) -> None:
-        """Count a call that reaches the disk; it may be the last one."""
+        """Count a call that reaches the disk; raise PowerCut if it was the last one."""
         if self._is_observed:
             return
         if self._calls_left is not None:

@@ -1,7 +1,7 @@
-"""The simulated network: who listens where, connections, and what delays, drops and blocks do to their bytes.
+"""The simulated network: listeners, connections, and their delays, losses and blocks.
 
-A blocked direction keeps its connections open without an error; those that lost bytes break when it is
-unblocked.
+A blocked direction keeps its connections open without an error; once it is unblocked, connections that lost
+bytes break.
 """
 
 import random
@@ -29,9 +29,9 @@ from libramq.transport.server import Handler
 
 @dataclass(slots=True)
 class Weather:
-    """The faults that frames meet. Chances are between 0 and 1.
+    """The faults of frames. Chances are between 0 and 1.
 
-    A blocked direction drops data, or keeps it until it is unblocked.
+    A blocked direction drops data or keeps it until it is unblocked.
     """
 
     latency_ms_max: int = 3
@@ -44,12 +44,12 @@ class Weather:
 
     @property
     def harms_notifications(self) -> bool:
-        """Return whether a server's frames have to be examined one by one."""
+        """Return whether a server's frames must be examined one by one."""
         return bool(self.loss_chance or self.double_chance or self.late_chance)
 
 
 class Kept:
-    """The bytes that a blocked direction has dropped, or keeps."""
+    """The state of a blocked direction: the bytes it keeps, or whether it has dropped any."""
 
     __slots__ = ("has_lost", "keeps", "sent")
 
@@ -63,7 +63,7 @@ class Reader(Protocol):
     """Cuts bytes into a protocol's units: frames, lines."""
 
     def receive(self, data: bytes) -> list[Any]:
-        """Take received bytes; return the units that are complete now."""
+        """Add received bytes; return the units that are now complete."""
         ...
 
 
@@ -89,18 +89,18 @@ class _Way:
         self.last_ms = target.time.now_ms
 
     def send(self, data: bytes | None) -> None:
-        """Send bytes, or None: the end."""
+        """Send bytes, or None for the end of the connection."""
         air = self._air
         kept = air.blocked.get(self.key)
         if kept is not None:
-            if kept.keeps or data is None:  # The end of a connection is repeated until it arrives.
+            if kept.keeps or data is None:  # The end of a connection is resent until it arrives.
                 kept.sent.append((self.send, data))
             else:
                 kept.has_lost = True
             return
         delay_ms, arrivals = air.carry(data), self._arrivals
         due_ms = self._target.time.now_ms + delay_ms
-        if arrivals:  # An earlier arrival handles it.
+        if arrivals:  # The event of an earlier arrival delivers it.
             arrivals.append((max(due_ms, arrivals[-1][0]), data))
             return
         arrivals.append((due_ms, data))
@@ -144,7 +144,7 @@ class ServerEnd:
         "principal",
     )
 
-    #: How many bytes have not left: none, the network accepts all at once.
+    #: Unsent bytes: none, because the network accepts everything at once.
     unsent_bytes = leaving_bytes = 0
 
     def __init__(self, connection: "Connection", address: str) -> None:
@@ -158,7 +158,7 @@ class ServerEnd:
         self.is_open = True
 
     def abort(self, reason: str) -> None:
-        """Close the connection now."""
+        """Close the connection immediately."""
         self._connection.close_by_server()
 
     def pause_reading(self) -> None:
@@ -177,7 +177,7 @@ class ServerEnd:
 
 
 class Connection:
-    """Both ends of one connection; the client's is a Link. Each learns of a close when that arrives."""
+    """Both ends of one connection; the client's end is a Link. A close takes time to reach the other end."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class Connection:
 
     @property
     def server_silent_ms(self) -> int:
-        """Return for how long the server has read nothing."""
+        """Return how long ago the server last read anything."""
         return self._server.time.now_ms - self._up.last_ms
 
     def write(self, data: bytes) -> None:
@@ -227,7 +227,7 @@ class Connection:
         if not (self._has_frames and self._air.weather.harms_notifications):
             self._down.send(data)
             return
-        for frame in _frames(data):  # One write may carry several.
+        for frame in _frames(data):  # One write may contain several frames.
             self._write_frame(frame)
 
     def _write_frame(self, data: bytes) -> None:
@@ -241,7 +241,7 @@ class Connection:
                 self._down.send(data)
 
     def close(self) -> None:
-        """Close by the client; the server still reads data sent before."""
+        """Close from the client; the server still reads data sent before."""
         if self.client_is_open:
             self._up.send(None)
             self._client_saw_end()
@@ -249,14 +249,14 @@ class Connection:
     abort = close
 
     def close_by_server(self) -> None:
-        """Close by the server."""
+        """Close from the server."""
         if self.end.is_open:
             self.end.is_open = False
             self._down.send(None)
             self._served.closed(self.end)
 
     def reset(self) -> None:
-        """Break the connection: both ends notice, data in flight is lost."""
+        """Break the connection: both ends notice, and data in flight is lost."""
         self._server.do(self._server_saw_end)
         self._client.do(self._client_saw_end)
 
@@ -292,7 +292,7 @@ class Connection:
     def _client_saw_end(self) -> None:
         if self.client_is_open:
             self.client_is_open = False
-            self._client.after(0, lambda: self._dialed.ended(""))  # As an event loop would.
+            self._client.after(0, lambda: self._dialed.ended(""))  # Deferred, as an event loop would.
 
 
 def _frames(data: bytes) -> list[bytes]:
@@ -314,8 +314,8 @@ def _is_notification(data: bytes) -> bool:
 class Network:
     """The simulated network: listening addresses, connections and blocks.
 
-    All frames pass through it, with delays, splits, losses and blocks from one source. happened: called with
-    the fate of a notification.
+    All frames pass through it; their delays, splits and losses come from one source of randomness. happened:
+    called for each lost, doubled or late notification.
     """
 
     def __init__(self, randomness: random.Random, happened: Callable[[Happening], None]) -> None:
@@ -323,7 +323,7 @@ class Network:
         self._happened = happened
         #: Blocked directions, as pairs of process names.
         self.blocked: dict[tuple[str, str], Kept] = {}
-        #: The checksum of every byte sent: equal in two runs of one seed.
+        #: The checksum of all bytes sent; equal in two runs of one seed.
         self.checksum = 0
         self.frame_count = 0
         self._random = randomness
@@ -333,23 +333,23 @@ class Network:
         self._connections: list[Connection] = []
 
     def carry(self, data: bytes | None) -> int:
-        """Take sent data, or the end of a connection; return how many milliseconds it takes."""
+        """Accept sent data or the end of a connection; return its delay in milliseconds."""
         self.frame_count += 1
         self.checksum = zlib.crc32(data or b"end", self.checksum)
         return int(self._random.random() * (self.weather.latency_ms_max + 1))
 
     def latency_ms(self) -> int:
-        """Return how long the next frame takes."""
+        """Return the delay of the next frame."""
         return int(self._random.random() * (self.weather.latency_ms_max + 1))
 
     def cut(self, size: int) -> int:
-        """Return where a read is split; 0: nowhere."""
+        """Return the position at which to split a read; 0 for no split."""
         if self._random.random() >= self.weather.split_chance:
             return 0
         return self._random.randrange(size)
 
     def fate_of_notification(self) -> list[int]:
-        """Return after how many milliseconds it is sent: empty if it is lost, twice if duplicated."""
+        """Return the delays in milliseconds: none if it is lost, two if it is duplicated."""
         weather, random_ = self.weather, self._random
         if random_.random() < weather.loss_chance:
             self._happened(Happening.NOTICE_LOST)
@@ -367,14 +367,14 @@ class Network:
         return fate
 
     def next_port(self) -> int:
-        """Return the port of a client's end of a connection."""
+        """Return the next ephemeral port for a client."""
         self._port += 1
         return self._port
 
     def listen(
         self, address: str, process: Process, handler: Handler, reader: Callable[[], Reader] = FrameReader
     ) -> None:
-        """Accept connections at an address while the process lives. reader: of the server's ends."""
+        """Accept connections at an address while the process lives. reader: for the server's ends."""
         self._listeners[address] = (process, handler, reader)
         self._names[address] = process.name
 
@@ -389,7 +389,7 @@ class Network:
             dialed.refused(ConnectFailed(f"cannot connect to {address}"))
 
         def reached() -> None:
-            if address not in self._listeners:  # The server has died meanwhile.
+            if address not in self._listeners:  # The server has died in the meantime.
                 refused()
                 return
             process, served, reader = self._listeners[address]
@@ -421,7 +421,7 @@ class Network:
         ]
 
     def died(self, process: Process) -> None:
-        """Handle the death of a process: its connections end, and nothing listens there."""
+        """Handle the death of a process: its connections and listeners end."""
         for address in [address for address, (at, _, _) in self._listeners.items() if at is process]:
             del self._listeners[address]
         for connection in self.connections():
@@ -429,7 +429,7 @@ class Network:
                 connection.dropped_by(process)
 
     def block(self, source: str, target: str, *, keeps: bool) -> None:
-        """Block one direction. keeps: data sent meanwhile arrives after the unblocking."""
+        """Block one direction. keeps: data sent while it is blocked arrives after the unblocking."""
         self.blocked.setdefault((source, target), Kept(keeps))
 
     def unblock(self, source: str, target: str) -> None:

@@ -1,8 +1,8 @@
 """The process: a simulated program that can be stopped, frozen (SIGSTOP) and killed (SIGKILL).
 
-running ⇄ paused        events meanwhile wait, and happen at once when it continues (SIGSTOP)
+running ⇄ paused        events wait, and happen all at once when it resumes (SIGSTOP)
    │         │
-   └─► dead ◄┘          what was to happen to it does not (SIGKILL); `start` begins another life
+   └─► dead ◄┘          scheduled events are dropped (SIGKILL); `start` begins another life
 """
 
 from functools import partial
@@ -12,13 +12,13 @@ from libramq.testing.machine.virtual_time import Action, Event, NodeClock, Virtu
 
 
 class PowerCut(BaseException):
-    """The process ended in the middle of its work. No code catches it, as none survives a power cut."""
+    """The process ended in the middle of its work. No code may catch this, as none survives a power cut."""
 
 
 class Process:
-    """Runs the events of a process, one after the other.
+    """Runs the events of a process one after another.
 
-    host: the address of its connections. clock: its machine's; None: an exact one.
+    host: the address of its connections. clock: the machine's clock; None for an exact one.
     """
 
     def __init__(
@@ -61,21 +61,21 @@ class Process:
 
     @property
     def now_ms(self) -> MonotonicMs:
-        """Return the monotonic time by its clock."""
+        """Return the monotonic time on the machine's clock."""
         return self.clock.monotonic_ms()
 
     def after(self, delay_ms: int, action: Action) -> Event:
-        """Schedule an event in this life, by its clock."""
+        """Schedule an event in this life, on the machine's clock."""
         time = self.time
         due_ms = time.now_ms + self.clock.true_ms(delay_ms) if delay_ms else time.now_ms
         return time.at(due_ms, partial(self._perform, self._life, action))
 
     def reach(self, delay_ms: int, action: Action) -> None:
-        """Schedule an outside event in this life, by true time."""
+        """Schedule an external event in this life, in true time."""
         self.time.at(self.time.now_ms + delay_ms, partial(self._perform, self._life, action))
 
     def every(self, period_ms: int, action: Action) -> None:
-        """Repeat an event; each interval is counted from the end of the last one."""
+        """Repeat an event, with each interval counted from the end of the last event."""
 
         def again() -> None:
             action()
@@ -84,7 +84,7 @@ class Process:
         self.after(period_ms, again)
 
     def do(self, action: Action) -> None:
-        """Run an event now; when it continues, if it is paused."""
+        """Run an event now, or on resumption if the process is paused."""
         if self.is_paused:
             now_ms = self.time.now_ms
             self._kept.append(Event((now_ms, 0, partial(self._perform, self._life, action))))
@@ -95,7 +95,7 @@ class Process:
         if life != self._life or not self.is_alive:
             return
         if self.is_paused:
-            self._kept.append(self.time.event)  # It may yet be cancelled by those before it.
+            self._kept.append(self.time.event)  # Earlier events may still cancel it.
             return
         try:
             action()

@@ -1,6 +1,6 @@
 """Virtual time: a clock that jumps from one event to the next.
 
-Events that are due at the same millisecond happen in the order of their scheduling.
+Events due at the same millisecond happen in the order in which they were scheduled.
 """
 
 import heapq
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from libramq.clock import MonotonicMs, WallMs
 
-#: 2023-11-14: any moment, the same in every run.
+#: 2023-11-14: an arbitrary moment, the same in every run.
 WALL_START_MS: Final = WallMs(1_700_000_000_000)
-#: Not zero: a time of zero means "never" in places.
+#: Not zero, because a time of zero means "never" in some places.
 MONOTONIC_START_MS: Final = MonotonicMs(1_000_000)
 
-#: More events at one moment are an endless loop; a hundred members that join at once cause some thousands.
+#: More events at one moment mean an endless loop; a hundred members joining at once cause a few thousand.
 EVENTS_PER_MS_MAX: Final = 100_000
 
 Action = Callable[[], None]
@@ -26,17 +26,17 @@ def _nothing() -> None:
 
 
 class Event(list[Any]):
-    """A scheduled event: its time, its number, its action. A list, because the heap compares lists in C."""
+    """A scheduled event: time, number, action. A list, because the heap compares lists in C."""
 
     __slots__ = ()
 
     def cancel(self) -> None:
-        """Have nothing happen at its time."""
+        """Cancel the event."""
         self[2] = _nothing
 
 
 class Livelock(Exception):
-    """Events cause events, and time does not advance."""
+    """Events keep causing events without time advancing."""
 
 
 class VirtualTime:
@@ -45,7 +45,7 @@ class VirtualTime:
     def __init__(self) -> None:
         self.now_ms = MONOTONIC_START_MS
         self._events: list[Event] = []
-        #: The event that happens now.
+        #: The current event.
         self.event = Event((self.now_ms, 0, _nothing))
         self._sequence = 0
 
@@ -63,14 +63,14 @@ class VirtualTime:
         return self.now_ms - MONOTONIC_START_MS
 
     def at(self, due_ms: MonotonicMs, action: Action) -> Event:
-        """Schedule an event at a (monotonic) time; now, if that is over."""
+        """Schedule an event at a monotonic time, or now if that has passed."""
         self._sequence += 1
         event = Event((due_ms if due_ms > self.now_ms else self.now_ms, self._sequence, action))
         heapq.heappush(self._events, event)
         return event
 
     def happen(self, event: Event) -> None:
-        """Do an event's action now, later than it was due."""
+        """Run an overdue event now."""
         self.event = event
         event[2]()
 
@@ -89,24 +89,26 @@ class VirtualTime:
         self.now_ms = max(self.now_ms, end_ms)
 
 
-#: Linux: the kernel's NTP discipline corrects a clock by 500 ppm at most (MAXFREQ); quartz is better.
+#: Linux's NTP discipline corrects a clock by at most 500 ppm (MAXFREQ); quartz clocks are better.
 DRIFT_PPM_MAX: Final = 500
-#: Ours: a clock without synchronisation.
+#: Ours: the initial error of an unsynchronised clock.
 SKEW_MS_MAX: Final = 600_000
-#: Ours: how many readings take a millisecond, and how long a turn lasts at most.
+#: Ours: this many readings of a clock take a millisecond.
 READINGS_A_MS: Final = 5
+#: Ours: the longest turn.
 TURN_MS_MAX: Final = 20
 _MILLION: Final = 1_000_000
-#: What the true wall clock is ahead of the true monotonic one.
+#: The difference between the true wall clock and the true monotonic clock.
 _WALL_AHEAD_MS: Final = int(WALL_START_MS) - int(MONOTONIC_START_MS)
 
 
 class NodeClock:
-    """A `Clock` of one machine; exact without randomness. drift_ppm: millionths too fast.
+    """The `Clock` of one machine; exact if there is no randomness. drift_ppm: how fast it runs, in
+    millionths.
 
-    The monotonic clock runs a little fast or slow, and restarts at an arbitrary value with the machine. The
-    wall clock drifts the same, is wrong from the start, and may be set. Time passes while a process computes:
-    of two readings in one turn the second may be later, by either clock.
+    The monotonic clock runs a little fast or slow and restarts at an arbitrary value with the machine. The
+    wall clock has the same drift, is wrong from the start, and may be set. Time passes while a process
+    computes: the second of two readings in one turn may be later, on either clock.
     """
 
     def __init__(self, time: VirtualTime, randomness: random.Random | None = None) -> None:
@@ -115,19 +117,19 @@ class NodeClock:
         self.drift_ppm = randomness.randint(-DRIFT_PPM_MAX, DRIFT_PPM_MAX) if randomness is not None else 0
         self._skew_ms = randomness.randint(-SKEW_MS_MAX, SKEW_MS_MAX) if randomness is not None else 0
         self._booted_ms = time.now_ms
-        #: When the present turn began, how long it has lasted, and how often a clock was read in all.
+        #: The start of the current turn, its duration so far, and the total number of readings.
         self._turn_ms, self._ahead_ms, self._readings = time.now_ms, 0, 0
         self._boot_ms = self._begin()
-        #: The highest wall clock time ever read here.
+        #: The highest wall clock time read so far.
         self.wall_ms_max = WallMs(0)
 
     def monotonic_ms(self) -> MonotonicMs:
         """Return the milliseconds since a fixed moment."""
-        true_ms = self._passing() - self._booted_ms  # As `_ran_ms`, inlined for the most frequent call.
+        true_ms = self._passing() - self._booted_ms  # `_ran_ms`, inlined for the most frequent call.
         return self._boot_ms + true_ms + true_ms * self.drift_ppm // _MILLION
 
     def wall_ms(self) -> WallMs:
-        """Return the milliseconds since 1970, by this machine."""
+        """Return the milliseconds since 1970 on this machine's clock."""
         now_ms = self._passing()
         true_ms = now_ms - self._booted_ms
         wall_ms = WallMs(int(now_ms) + _WALL_AHEAD_MS) + self._skew_ms + true_ms * self.drift_ppm // _MILLION
@@ -136,7 +138,7 @@ class NodeClock:
         return wall_ms
 
     def _passing(self) -> MonotonicMs:
-        """Return the present moment: later than the turn's beginning, if the clock was read often since."""
+        """Return the current time, which advances during a turn as the clock is read."""
         now_ms = self._time.now_ms
         if self._random is None:
             return now_ms
@@ -149,7 +151,7 @@ class NodeClock:
         return now_ms + self._ahead_ms
 
     def true_ms(self, delay_ms: int) -> int:
-        """Return how long it really takes until this clock has advanced by a delay."""
+        """Return the true time until this clock has advanced by `delay_ms`."""
         if not self.drift_ppm:
             return delay_ms + self._ahead_ms
         ran_ms = self._time.now_ms - self._booted_ms
@@ -158,7 +160,7 @@ class NodeClock:
         return max(0, true_ms) + self._ahead_ms
 
     def set_wall(self, by_ms: int) -> None:
-        """Set the wall clock."""
+        """Move the wall clock by `by_ms`."""
         self._skew_ms += by_ms
 
     def reboot(self) -> None:
@@ -168,12 +170,12 @@ class NodeClock:
         self._boot_ms = self._begin()
 
     def _begin(self) -> MonotonicMs:
-        """Return a value above zero: a time of zero means "never" in places."""
+        """Return a start value above zero, because a time of zero means "never" in some places."""
         if self._random is None:
             return MONOTONIC_START_MS + self._time.elapsed_ms
         return MonotonicMs(self._random.randint(int(MONOTONIC_START_MS), 1_000 * int(MONOTONIC_START_MS)))
 
     def _ran_ms(self) -> int:
-        """Return how far it has advanced since the machine started."""
+        """Return how far the clock has advanced since the machine started."""
         true_ms = self._time.now_ms - self._booted_ms
         return true_ms + true_ms * self.drift_ppm // _MILLION if self.drift_ppm else true_ms

@@ -1,1 +1,1 @@
-"""The simulated nodes: the real servers and clients, each on a simulated machine."""
+"""The simulated nodes: real servers and clients, each on a simulated machine."""

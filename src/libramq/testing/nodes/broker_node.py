@@ -1,10 +1,10 @@
 """The simulated broker: the real broker under the real performer, on virtual time, network and disk.
 
 start ─► running ─┬─► stop        everything is on the disk, the name server is informed
-                  ├─► kill        written data is in the page cache, and survives
+                  ├─► kill        written data is in the page cache and survives
                   └─► cut_power   unsynced data may be lost
 
-A simulated slave is one that copies the log of a simulated master, on a machine of its own.
+A simulated slave copies the log of a simulated master, on another machine.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from libramq.testing.nodes.kafka_port import KafkaPort
 
 
-#: How soon a broker that could not start is started again, as a supervisor would.
+#: The pause before another attempt to start a broker, like a supervisor's.
 START_AGAIN_MS: Final = 500
 
 
 class SimulatedBroker:
-    """One broker process, with a disk that outlives it."""
+    """One broker process, with a disk that survives its restarts."""
 
     def __init__(self, world: World, name: str, ip: str, name_servers: Sequence[str], **options: Any) -> None:
         self.name = name
@@ -61,17 +61,17 @@ class SimulatedBroker:
         self._random = world.stream(name)
         self._broker: Broker | None = None
         self._cut_is_power = False
-        #: The port for Kafka's clients, in the current run; None: it does not listen, or not yet.
+        #: The port for Kafka's clients in the current run; None while it does not listen.
         self.kafka: KafkaPort | None = None
 
     @property
     def address(self) -> str:
-        """Return the address it listens on."""
+        """Return the broker's address."""
         return self.config.address
 
     @property
     def broker(self) -> Broker | None:
-        """Return the real broker; None while it does not run."""
+        """Return the real broker; None while the process is not running."""
         return self._broker if self.process.is_alive else None
 
     @property
@@ -80,37 +80,37 @@ class SimulatedBroker:
         return self._broker
 
     def entrance(self, translator: Translator) -> Handler:
-        """Return the handler for connections of another protocol, for the current run."""
+        """Return the current run's handler for connections of another protocol."""
         return self._performer.entrance(translator)
 
     # Start and stop.
 
     def start(self) -> None:
-        """Recover from the disk, and serve; retried if the disk refuses."""
+        """Recover from the disk and serve; retried while the disk fails."""
         if self.process.is_alive:
             return
         self.process.start(on_cut=self._cut_off)
         self.process.do(self._start)
 
     def stop(self) -> None:
-        """Stop as a signal does it: name server first, then connections, then files."""
+        """Stop as on a signal: unregister first, then close connections, then files."""
         if self.broker is not None:
-            self.process.do(self._leave)  # Which may be cut off in the middle of it.
+            self.process.do(self._leave)  # The stop itself may be cut off.
 
     def _leave(self) -> None:
         self._running.leave(self._stopped)
         self._performer.follow()
 
     def kill(self) -> None:
-        """Kill it, as by SIGKILL."""
+        """Kill the process, as by SIGKILL."""
         self._end(power=False)
 
     def cut_power(self) -> None:
-        """Cut the machine's power; it restarts with the synced data."""
+        """Cut the machine's power; only synced data surely survives."""
         self._end(power=True)
 
     def cut_power_after(self, calls: int, *, is_power: bool) -> None:
-        """Cut the power, or kill, in the middle of an operation after that many calls of its disk."""
+        """Cut the power or kill the process after this many disk calls, in the middle of an operation."""
         self._cut_is_power = is_power
         self.disk.cut_power_after(calls)
 
@@ -191,7 +191,7 @@ class SimulatedBroker:
             self.process.after(0, self._listen_for_kafka)
 
     def _listen_for_kafka(self) -> None:
-        """Serve Kafka's clients, as the command does once its broker listens."""
+        """Serve Kafka's clients, as the command does after its broker listens."""
         from libramq.testing.nodes.kafka_port import KafkaPort  # Needs the extra `kafka`.
 
         secret_bits = SeededSecretBits(random.Random(self._random.random()))
@@ -204,7 +204,7 @@ class SimulatedBroker:
         self._performer.follow()
 
     def _cannot_start(self, error: Exception) -> None:
-        """Start again later, as a supervisor does; raises what the disk has no part in."""
+        """Try to start again later, like a supervisor; raises errors for which the disk is not to blame."""
         self._world.history.note(self.name, f"does not start: {error}")
         if not (self.disk.write_error_chance or self.disk.sync_error_chance):
             raise error
@@ -222,7 +222,7 @@ class SimulatedBroker:
             if connection.ends[1] is self.process:
                 connection.close_by_server()
         self._remotes.close()
-        with contextlib.suppress(OSError, LibraError):  # A refusing disk is as good as a kill.
+        with contextlib.suppress(OSError, LibraError):  # With a failing disk this is just a kill.
             self._running.close()
         self._end(power=False)
 
@@ -247,7 +247,7 @@ _OF: Final = " of "
 
 
 class SimulatedSlave(SimulatedBroker):
-    """One slave process. Its end is no end of its master: invariants of masters do not hear of it."""
+    """One slave process. Its end is not reported to invariants as a broker's death, only as a slave's end."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class SimulatedSlave(SimulatedBroker):
         **options: Any,
     ) -> None:
         self.master = master
-        #: Whether a power cut may have taken what our master has, which we have not copied again yet.
+        #: Whether a power cut may have lost confirmed data that has not been copied from the master again.
         self.may_lack = False
         as_slave = {
             "broker_name": master.name,
@@ -272,7 +272,7 @@ class SimulatedSlave(SimulatedBroker):
         super().__init__(world, f"{which}{_OF}{master.name}", ip, name_servers, **as_slave, **options)
 
     def promoted(self) -> Broker:
-        """Return what a master would be that is started on a copy of our disk, as it is now."""
+        """Return a broker started as a master on a copy of this slave's present disk."""
         config = replace(
             self.config, broker_role="ASYNC_MASTER", broker_id=0, ha_listen_port=0, in_sync_replicas=1
         )
@@ -292,14 +292,14 @@ class SimulatedSlave(SimulatedBroker):
         self._world.history.slave_ended(self.name, durable_to)
 
     def _note_rebalance(self, event: RebalanceEvent) -> None:
-        pass  # It sees its own connections only, and stores nothing of its own.
+        pass  # A slave sees only its own connections, and stores no records of its own.
 
     def _note_recovery(self, broker: Broker) -> None:
         self._world.history.note(self.name, f"runs, log ends at {broker.store.end}")
 
     @property
     def is_copying(self) -> bool:
-        """Return whether it follows its master, after the comparison of the logs, and is not ahead."""
+        """Return whether the slave has compared logs with its master, now copies, and is not ahead."""
         ours, theirs = self.broker, self.master.broker
         if ours is None or theirs is None:
             return False
@@ -309,13 +309,13 @@ class SimulatedSlave(SimulatedBroker):
 
     @property
     def is_caught_up(self) -> bool:
-        """Return whether it has all that its master has."""
+        """Return whether the slave has its master's whole log."""
         ours, theirs = self.broker, self.master.broker
         return ours is not None and theirs is not None and ours.store.end == theirs.store.end
 
 
 def master_name(process_name: str) -> str:
-    """Return the broker name of a broker process: a slave's is its master's."""
+    """Return a broker process's broker name, which slaves share with their master."""
     return process_name.rpartition(_OF)[2]
 
 

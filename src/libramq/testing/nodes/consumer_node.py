@@ -1,7 +1,7 @@
 """The simulated consumer: the real network side of a push consumer, in virtual time.
 
 Only its environment is simulated: handlers that take time, and a supervisor that restarts it when no name
-server answers. `client.consumer_run` is replaced: it has threads and loops.
+server answers. This replaces `client.consumer_run`, which has threads and loops.
 """
 
 import random
@@ -46,7 +46,7 @@ from libramq.testing.world import World
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """The behaviour of a member's handlers. slow_chance: of a handler that takes slow_ms."""
+    """The behaviour of a member's handlers. slow_chance: the chance that a handler takes slow_ms."""
 
     duration_ms_max: int = 5
     failure_chance: float = 0.0
@@ -56,7 +56,7 @@ class Handling:
 
 
 class SimulatedHandlers:
-    """Runs a limited number of handlers at a time, in the order of deliveries."""
+    """Runs handlers in the order of deliveries, a limited number at a time."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class SimulatedHandlers:
         self._abandoned: set[Delivery] = set()
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Take deliveries."""
+        """Queue deliveries for handlers."""
         self._waiting.extend(deliveries)
         self._process.after(0, self._start)
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Run others in place of handlers that do not return."""
+        """Run other handlers in place of those that do not return."""
         self._abandoned.update(deliveries)
         self._running -= len(deliveries)
         self._process.after(0, self._start)
@@ -110,18 +110,18 @@ class SimulatedHandlers:
         self._start()
 
 
-#: AllocateMessageQueueAveragely.getName: the default of DefaultMQPushConsumer.
+#: AllocateMessageQueueAveragely.getName, the default of DefaultMQPushConsumer.
 STRATEGY: Final = "AVG"
 
 
-#: Instead of an answer without queues: the broker does not know the topic.
+#: Replaces a response without queues, which means that the broker does not know the topic.
 NO_QUEUES: Final = RemoteError("the broker does not know the topic")
 
 
 class ServerAssignedQueues:
     """The assignment of one member, by topic.
 
-    Instead of fetching the member list and allocating, it asks for its queues of each topic
+    Instead of fetching the member list and allocating, the member queries its queues of each topic
     (QUERY_ASSIGNMENT). Upstream: RebalanceImpl.getRebalanceResultFromBroker.
     """
 
@@ -140,7 +140,7 @@ class ServerAssignedQueues:
     def fetch(self, ask_list: fx.Ask[list[str]], topics: Collection[str]) -> None:
         """Query the queues of each topic instead of the members.
 
-        A topic without an answer stays as it is, and the next round comes soon.
+        A topic whose query fails keeps its assignment until the next round, which comes soon.
         """
         waiting, failures = set(topics), []
 
@@ -153,7 +153,7 @@ class ServerAssignedQueues:
                 failures.append(outcome if isinstance(outcome, LibraError) else NO_QUEUES)
             if waiting:
                 return
-            if len(failures) < len(topics):  # Other members may have had them: take over as one of several.
+            if len(failures) < len(topics):  # As one of several members: others may have had the queues.
                 ask_list.done([self._client_id, "others"], now_ms)
             if failures:
                 ask_list.done(failures[0], now_ms)
@@ -189,7 +189,7 @@ _OF_A_QUEUE = frozenset(
 )
 
 
-#: What a slave must refuse.
+#: Requests that a slave must refuse.
 _CHANGING: Mapping[int, str] = {
     RequestCode.OPEN_QUEUE: "an opening",
     RequestCode.UPDATE_CONSUMER_OFFSET: "a commit",
@@ -197,10 +197,7 @@ _CHANGING: Mapping[int, str] = {
 
 
 class Witness:
-    """Reports the observations of one member.
-
-    It reads the wire, so it sees the same whatever the client's internals.
-    """
+    """Reports the observations of one member, from the wire, independently of the client's internals."""
 
     def __init__(self, world: World, member: str, group: str) -> None:
         self._world = world
@@ -226,7 +223,7 @@ class Witness:
         claim = Claim(self._member, int(epoch)) if epoch is not None else None
         if is_slave(name):
             if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
-                # An acting slave passes it on when its master is back, if it is not restarted before.
+                # An acting slave passes it on when its master is back, unless it restarts before that.
                 history.commit_requested(group, queue, Commit(int(call.ext["commitOffset"]), requested_ms))
             return self._answer_of_slave(call.code, queue, claim)
         if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
@@ -246,7 +243,7 @@ class Witness:
         return partial(self._opened, requested_ms, queue, claim) if is_opening else pulled
 
     def _renewed(self, requested_ms: MonotonicMs, answer: Joined | GroupAssignment) -> None:
-        """Take a coordinator's answer, and what it has opened with it."""
+        """Note a coordinator's response, and the queues it has opened."""
         self._world.history.session_renewed(self._member, requested_ms)
         assignment = answer.assignment if isinstance(answer, Joined) else answer
         epochs = epochs_of(assignment.queues)
@@ -263,7 +260,7 @@ class Witness:
     def _answer_of_slave(
         self, code: int, queue: MessageQueue, claim: Claim | None
     ) -> Callable[[Any], None] | None:
-        """Return the callback for what a slave answers."""
+        """Return the callback for a slave's response, if any."""
         history = self._world.history
         if code in _CHANGING:
             return lambda _: history.changed_at_slave(self._group, queue, _CHANGING[code], claim)
@@ -275,7 +272,7 @@ class Witness:
         return pulled if code == RequestCode.PULL_MESSAGE and claim is not None else None
 
 
-#: When a consumer without an answering name server is started again, as its program would.
+#: The pause before a consumer whose name servers did not answer is restarted, as by its program.
 START_AGAIN_MS: Final = 500
 
 
@@ -284,7 +281,7 @@ class MemberPlan:
     """The properties of a simulated member.
 
     is_stock: it offers no coordination, like RocketMQ's own clients, and allocates for itself.
-    asks: it is a stock one that asks for its queues instead (Java's setClientRebalance(false)).
+    asks: a stock member that instead asks the broker for its queues (Java's setClientRebalance(false)).
     """
 
     settings: ConsumerSettings
@@ -295,7 +292,7 @@ class MemberPlan:
 
 
 class _MemberNetwork(ConsumerNetwork):
-    """The network of a member; its requests are witnessed, and it may be a stock member."""
+    """The network of a member, perhaps a stock one; a `Witness` sees its requests."""
 
     def __init__(self, plan: MemberPlan, witness: Witness, **parts: Any) -> None:
         self._plan = plan
@@ -330,9 +327,9 @@ class _MemberNetwork(ConsumerNetwork):
 
 
 class SimulatedConsumer:
-    """One member of a group, from its process's start to its end; a `consumer_network.Run`.
+    """One member of a group for the life of its process; a `consumer_network.Run`.
 
-    disk: its machine's, if another consumer has broadcast there before.
+    disk: the disk of its machine, if a broadcasting consumer ran there before.
     """
 
     def __init__(
@@ -374,7 +371,7 @@ class SimulatedConsumer:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it takes part in its group, or is about to."""
+        """Return whether the member takes part in its group or is about to."""
         return self.process.is_alive and not self.is_stopping
 
     # Start and stop.
@@ -385,7 +382,7 @@ class SimulatedConsumer:
         self.process.do(lambda: self.network.stop(timeout_ms, self._stopped))
 
     def kill(self) -> None:
-        """Kill it, as by SIGKILL."""
+        """Kill the process, as by SIGKILL."""
         if self.process.is_alive:
             self.process.kill()
             self.disk.process_died()
@@ -429,11 +426,11 @@ class SimulatedConsumer:
         self._handlers.deliver(deliveries)
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Free the places of handlers that do not return."""
+        """Free the slots of handlers that do not return."""
         self._handlers.give_up(deliveries)
 
     def notify(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
-        """Note changes of its queues."""
+        """Note changes of the member's queues."""
         self._world.history.owners_changed(self.name, _CHANGES[type(change)], change.queues)
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
@@ -459,11 +456,11 @@ _CHANGES: Final[Mapping[type[Any], str]] = {
 
 
 def fail(_: str, error: Exception) -> None:
-    """Let an invariant violated during an effect end the simulation."""
+    """End the simulation if an effect violates an invariant."""
     raise error
 
 
 def _stock_heartbeat(call: Call[Any]) -> Call[Any]:
-    """Return a heartbeat that neither offers coordination nor sees the broker's offer."""
+    """Return a heartbeat that does not offer coordination and ignores the broker's offer."""
     ext = {name: value for name, value in call.ext.items() if name != COORDINATED}
     return replace(call, ext=ext, parse=lambda reply: calls.HeartbeatReply(reply.version, coordinates=False))

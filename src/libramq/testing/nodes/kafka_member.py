@@ -1,10 +1,10 @@
-"""The simulated Kafka member: a client of a group of KIP-848, as Java's or librdkafka's is.
+"""The simulated Kafka member: a client in a KIP-848 group, like Java's or librdkafka's.
 
 find the coordinator ─► join ─► heartbeats ─► another assignment: revoke, commit, report; then take, report
         ▲                                 ├─► fenced: everything is lost, join again
         └── no answer, another broker ◄───┘
 
-Its requests have the bytes of the real codec; nothing of it is shared with the broker.
+Its requests are encoded by the real codec; it shares nothing else with the broker.
 """
 
 import sys
@@ -58,13 +58,15 @@ from libramq.wire.kafka.frame import FrameReader
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
 from libramq.wire.kafka.schema import Message, Request, Topic, decode, encode
 
-#: The answer, or None.
+#: Called with the response, or None.
 Answered = Callable[[Any], None]
 
-#: Ours: less than clients wait (request.timeout.ms is 30 s), so that faults take a simulation less time.
+#: Ours: shorter than real clients' timeout (request.timeout.ms is 30 s), so that faults take less simulated
+#: time.
 ANSWER_MS_MAX: Final = 4_000
-#: Clients whose answers come in the order of their requests, and those that find them by their numbers.
+#: A client that needs responses in the order of its requests.
 JAVA: Final = "apache-kafka-java"
+#: A client that matches responses by correlation id.
 LIBRDKAFKA: Final = "librdkafka"
 
 _APIS: Final = {api.request: api for api in APIS.values()}
@@ -100,7 +102,7 @@ class KafkaLink:
         SimulatedDialer(network, process).dial(address, self)
 
     def ask(self, request: Request, answered: Answered) -> None:
-        """Send a request in its highest version, once the connection stands."""
+        """Send a request in its highest version once the connection is open."""
         api = _APIS[type(request)]
         self._correlation += 1
         is_flexible = api.is_flexible(api.last)
@@ -120,7 +122,7 @@ class KafkaLink:
             self._link.write(frame)
 
     def opened(self, link: Link) -> None:
-        """Take the connection."""
+        """Handle the open connection: send queued requests."""
         self._link = link
         if self.is_over:
             link.close()
@@ -133,17 +135,17 @@ class KafkaLink:
         self._end()
 
     def ended(self, reason: str) -> None:
-        """Handle the end."""
+        """Handle the end of the connection."""
         self._end()
 
     def close(self) -> None:
-        """End it, as a client does whose request has no answer in time."""
+        """Close the connection, as a client does after a request timeout."""
         if self._link is not None:
             self._link.close()
         self._end()
 
     def received(self, data: bytes) -> None:
-        """Take bytes."""
+        """Handle received bytes."""
         for frame in self._frames.receive(data):
             if not self.is_over:
                 self._answered(frame)
@@ -180,25 +182,26 @@ def _response_of(api: Api) -> type[Message]:
 
 
 READ_RETRY_MS: Final = 200
-#: Ours, for more of them: metadata.max.age.ms is 5 min.
+#: Ours: more often than by default (metadata.max.age.ms is 5 min).
 METADATA_MS: Final = 3_000
-#: fetch.max.wait.ms, and a message of the producers has some hundred bytes.
+#: fetch.max.wait.ms.
 WAIT_MS_MAX: Final = 500
+#: Ours: some dozen of the producers' messages, which have a few hundred bytes.
 FETCH_BYTES_MAX: Final = 10_000
-#: How often a commit is followed by one under an old epoch.
+#: The chance that a commit under an old epoch follows a commit.
 STALE_CHANCE: Final = 0.2
-#: How long a revocation waits for its commit.
+#: The longest that a revocation waits for its commit.
 COMMIT_MS_MAX: Final = 1_000
-#: Between an empty answer that a broker did not hold, and the next question.
+#: The pause between a fetch response and the next fetch.
 PAUSE_MS: Final = 20
 
-#: Of a batch's header: its offset, its length, and the number of its last record.
+#: Positions in a batch's header: of its length, and of its last record's offset delta.
 _LENGTH_AT: Final = 8
 _LAST_DELTA_AT: Final = 23
 
 
 class KafkaReader:
-    """Reads what its member has.
+    """Reads its member's partitions.
 
     Metadata ─► leaders OffsetFetch ─► position ─► Fetch, from each leader ─► OffsetCommit, now and then
     """
@@ -208,13 +211,13 @@ class KafkaReader:
         self._member = member
         self._brokers = brokers
         self._random = world.stream(f"reader of {member.name}")
-        #: By the topics' names; clients learn them from Metadata.
+        #: Topic ids by name, from Metadata.
         self.topic_ids: dict[str, bytes] = {}
         self._leaders: dict[Partition, str] = {}
-        #: Of what it reads; None: not known yet.
+        #: Positions of the partitions being read; None while unknown.
         self._positions: dict[Partition, int | None] = {}
         self._committed: dict[Partition, int] = {}
-        #: Where it was in what it reads no more, to be committed.
+        #: Positions of partitions no longer read, yet to be committed.
         self._left: dict[Partition, int | None] = {}
         self._fetching: set[str] = set()
         self._is_looking_up = self._is_refreshing = False
@@ -222,14 +225,14 @@ class KafkaReader:
         self._commits = 0
 
     def start(self) -> None:
-        """Begin to commit, and to look at the topics, now and then."""
+        """Start periodic commits and metadata refreshes."""
         process, plan = self._member.process, self._member.plan
         process.every(plan.commit_ms, self._commit_now)
         process.every(METADATA_MS, self.refresh)
         self.refresh()
 
     def note_epoch(self, epoch: int) -> None:
-        """Note the member's epoch; 0: it has to join again."""
+        """Note the member's epoch; 0 if it has to join again."""
         if epoch == JOINS:
             self._epochs.clear()
         elif epoch not in self._epochs[-1:]:
@@ -245,7 +248,7 @@ class KafkaReader:
     # Topics.
 
     def named(self, assigned: Iterable[TopicPartitions]) -> Partitions | None:
-        """Return an assignment with the names of its topics; None if one is unknown."""
+        """Return an assignment by topic names; None if a topic id is unknown."""
         names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         if any(each.topic_id not in names for each in assigned):
             return None
@@ -254,7 +257,7 @@ class KafkaReader:
         )
 
     def refresh(self) -> None:
-        """Ask any broker for the topics."""
+        """Request the topics' metadata from any broker."""
         if self._is_refreshing:
             return
         self._is_refreshing = True
@@ -282,7 +285,7 @@ class KafkaReader:
     # Positions.
 
     def _look_up(self) -> None:
-        """Ask the coordinator where to begin."""
+        """Fetch committed offsets from the coordinator."""
         member = self._member
         wanted = [each for each, position in self._positions.items() if position is None]
         if not wanted or self._is_looking_up:
@@ -331,7 +334,7 @@ class KafkaReader:
     # Records.
 
     def _fetch(self) -> None:
-        """Ask each leader that is not asked yet."""
+        """Send a fetch to each leader that has none in flight."""
         of: dict[str, dict[str, list[FetchPartition]]] = {}
         for partition, position in self._positions.items():
             leader = self._leaders.get(partition)
@@ -363,7 +366,7 @@ class KafkaReader:
         for topic in response.responses:
             for each in topic.partitions:
                 partition = Partition(topic.name, each.partition_index)
-                # Revoked meanwhile, or given away and back: its position is another one.
+                # Otherwise it was revoked, perhaps even assigned again, so its position has changed.
                 if self._positions.get(partition) == begins[partition]:
                     is_wrong |= not self._take(leader, partition, begins[partition], each)
         if is_wrong:
@@ -377,7 +380,7 @@ class KafkaReader:
         self._fetch()
 
     def _take(self, leader: str, partition: Partition, begin: int, each: FetchedPartition) -> bool:
-        """Take the records of a partition; return whether its leader had any to give."""
+        """Handle a partition's records; return False if the leader reported an error."""
         broker = self._world.network.name_at(leader)
         if each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._world.history.kafka_out_of_range(self._member.name, broker, partition, begin)
@@ -398,7 +401,7 @@ class KafkaReader:
             self.commit(frozenset(self._positions), lambda: None)
 
     def commit(self, partitions: Partitions, done: Callable[[], None]) -> None:
-        """Commit where it is in partitions; `done` is called once, whatever comes of it."""
+        """Commit the positions in partitions; `done` is called once, regardless of the outcome."""
         offsets = {}
         for each in sorted(partitions):
             position = self._positions.get(each, self._left.get(each))
@@ -489,7 +492,7 @@ def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
 
 
 def _end_of(records: bytes, begin: int) -> int:
-    """Return the offset behind the last record of batches, by their headers."""
+    """Return the offset after the last record of batches, from their headers."""
     at, end = 0, begin
     while len(records) - at > _LAST_DELTA_AT + 4:
         base = int.from_bytes(records[at : at + 8])
@@ -505,12 +508,12 @@ LEAVES_FOR_A_WHILE: Final = -2
 NOTHING: Final[Partitions] = frozenset()
 #: retry.backoff.ms of Java's clients.
 RETRY_MS: Final = 100
-#: How soon a static member tries again whose place is taken.
+#: The pause before a static member retries if its instance id is in use.
 TAKEN_MS: Final = 500
-#: How long a stopping member waits for its coordinator (close with a timeout).
+#: The longest that a stopping member waits for its coordinator (close with a timeout).
 STOP_MS_MAX: Final = 2_000
 
-#: Another broker coordinates, or this one cannot now.
+#: Errors after which the member looks for its coordinator again.
 _FIND_AGAIN: Final = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -520,7 +523,7 @@ _FENCED: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
 
 
 class SimulatedKafkaMember:
-    """One member, from its process's start to its end. instance_id: of a static one."""
+    """One member, for the life of its process. instance_id: for a static member."""
 
     def __init__(
         self,
@@ -535,18 +538,18 @@ class SimulatedKafkaMember:
         self.plan = plan
         self.instance_id = instance_id
         self.is_stopping = False
-        #: Whether another member has its place.
+        #: Whether another member has taken its place.
         self.is_replaced = False
-        #: The epoch of its last answer, and how often it has joined.
+        #: The epoch of the last response, and the number of joins.
         self.epoch, self.life = JOINS, 0
-        #: What it reads, and what its coordinator takes it to have.
+        #: The partitions it reads, and those it has according to its coordinator.
         self.owned = self.reported = NOTHING
         self._world = world
         self._random = world.stream(name)
         self._brokers = brokers
         self._software = self._random.choice((JAVA, LIBRDKAFKA))
         self._links: dict[tuple[str, str], KafkaLink] = {}
-        #: The broker that it takes for its coordinator.
+        #: The broker it believes to be its coordinator.
         self.coordinator_address: str | None = None
         self._target: Partitions | None = None
         self._is_full = True
@@ -560,22 +563,22 @@ class SimulatedKafkaMember:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it takes part in its group, or is about to."""
+        """Return whether the member takes part in its group or is about to."""
         return self.process.is_alive and not self.is_stopping
 
     @property
     def is_in(self) -> bool:
-        """Return whether it has joined, and has the assignment that it was sent last."""
+        """Return whether the member has joined and applied its last assignment."""
         return self.epoch > JOINS and self._target in (None, self.owned)
 
     @property
     def coordinator(self) -> str | None:
-        """Return the name of that broker."""
+        """Return the coordinator's broker name, if known."""
         address = self.coordinator_address
         return self._world.network.name_at(address) if address is not None else None
 
     def link(self, purpose: str, address: str) -> KafkaLink:
-        """Return its connection to a broker, made again after its end: one to coordinate, one to read."""
+        """Return the connection to a broker for coordination or for reading, reopened if it has ended."""
         key = (purpose, address)
         if key not in self._links or self._links[key].is_over:
             self._links[key] = KafkaLink(
@@ -613,7 +616,7 @@ class SimulatedKafkaMember:
         self.link("group", self.coordinator_address).ask(request, lambda _: self.kill())
 
     def kill(self) -> None:
-        """Kill it, as by SIGKILL."""
+        """Kill the process, as by SIGKILL."""
         if self.process.is_alive:
             self.process.kill()
             self._world.network.died(self.process)
@@ -624,7 +627,7 @@ class SimulatedKafkaMember:
 
     @property
     def member_id(self) -> str:
-        """Return the id that it has chosen."""
+        """Return the member id, which the client chooses itself."""
         return f"{self.name}-id"
 
     def _find(self) -> None:
@@ -652,7 +655,7 @@ class SimulatedKafkaMember:
         self._later(RETRY_MS, self._find)
 
     def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Have one next step."""
+        """Schedule the next step, replacing any other."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.process.after(delay_ms, action)
@@ -660,7 +663,7 @@ class SimulatedKafkaMember:
     # Heartbeats.
 
     def _beat(self) -> None:
-        """Send a heartbeat, unless one is under way, or no coordinator is known."""
+        """Send a heartbeat unless one is in flight or no coordinator is known."""
         if self._beating is not None or self.is_stopping:
             return
         if self.coordinator_address is None:
@@ -709,7 +712,7 @@ class SimulatedKafkaMember:
         assigned = None
         if response.assignment is not None:
             assigned = self.reader.named(response.assignment.topic_partitions)
-            if assigned is None:  # A topic that it does not know yet: the client asks for it.
+            if assigned is None:  # The assignment has an unknown topic: the client requests its metadata.
                 self._is_full = True
                 self.reader.refresh()
                 self._later(RETRY_MS, self._beat)
@@ -740,7 +743,7 @@ class SimulatedKafkaMember:
         self._later(0 if self.owned != self.reported else response.heartbeat_interval_ms, self._beat)
 
     def _fenced(self) -> None:
-        """Lose everything, and join again at once."""
+        """Lose all partitions and join again at once."""
         if self.epoch != JOINS:
             self._world.history.happened(Happening.KAFKA_FENCED, self.name)
         self.epoch = JOINS
@@ -755,7 +758,7 @@ class SimulatedKafkaMember:
     # The assignment.
 
     def _reconcile(self) -> None:
-        """Revoke what it has too much; then take the rest."""
+        """Revoke partitions that are no longer assigned; then take the new ones."""
         if self._is_reconciling or self._target is None:
             return
         revoked = self.owned - self._target
@@ -790,7 +793,7 @@ class SimulatedKafkaMember:
         self.reader.read(self.owned)
 
     def _own(self, partitions: Partitions) -> None:
-        """Note what it has, as far as its coordinator was told: what it gives up, from its heartbeat on."""
+        """Note the owned partitions as its coordinator knows them: given up only once a heartbeat says so."""
         if partitions != self.reported:
             self.reported = partitions
             self._world.history.kafka_owns(self.plan.name, self.name, partitions)
@@ -800,7 +803,7 @@ class SimulatedKafkaMember:
 
 
 class KafkaMembers:
-    """The members, alive or not. brokers: their addresses for Kafka's clients."""
+    """All Kafka members, alive or not. brokers: the brokers' addresses for Kafka's clients."""
 
     def __init__(self, world: World, plans: Sequence[KafkaGroupPlan], brokers: Sequence[str]) -> None:
         self.plans = plans
@@ -818,7 +821,7 @@ class KafkaMembers:
     def join(
         self, plan: KafkaGroupPlan, *, instead_of: SimulatedKafkaMember | None = None
     ) -> SimulatedKafkaMember:
-        """Start a member. instead_of: a static one whose place it takes."""
+        """Start a member. instead_of: a static member whose place it takes."""
         name = f"kafka-{len(self.all) + 1}"
         instance_id = name if self._random.random() < plan.static_chance else None
         if instead_of is not None:
@@ -830,7 +833,7 @@ class KafkaMembers:
         return member
 
     def alive(self, group: str | None = None) -> list[SimulatedKafkaMember]:
-        """Return the active members, of one group or of all."""
+        """Return the active members of one group or of all."""
         return [each for each in self.all if each.is_alive and group in (None, each.plan.name)]
 
     def spare(self) -> list[SimulatedKafkaMember]:

@@ -1,4 +1,4 @@
-"""The port for Kafka's clients of a simulated broker: the real translator on the simulated network."""
+"""A simulated broker's port for Kafka's clients: the real translator on the simulated network."""
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
@@ -14,7 +14,7 @@ from libramq.wire.kafka.frame import FrameReader
 
 
 class KafkaPort:
-    """One broker's, for one run. Reads what was recorded; raises OSError and StoreCorrupt."""
+    """One broker's port for one run. Recovers its records; raises OSError and StoreCorrupt."""
 
     def __init__(
         self, broker: Broker, config: BrokerConfig, filesystem: FileSystem, secret_bits: SecretBits
@@ -27,26 +27,26 @@ class KafkaPort:
         self._nodes.load()
 
     def listen(self, network: Network, process: Process, performer: Performer) -> None:
-        """Accept connections, and let the other brokers know."""
+        """Accept connections and announce the port to the other brokers."""
         address = f"{self._node.host}:{self._node.port}"
         network.listen(address, process, performer.entrance(self.translator), reader=FrameReader)
         self._nodes.serve(self._node.host, self._node.port)
 
     def group_epoch(self, group: str) -> int | None:
-        """Return the epoch of a group that this broker coordinates; None if it has none of that name."""
+        """Return the epoch of a group that this broker coordinates; None if it has no such group."""
         found = self.translator.modern_groups.groups.get(group)
         return found.epoch if found is not None else None
 
     @property
     def expects_members(self) -> bool:
-        """Return whether commits of unknown members are accepted: they have a new coordinator to find."""
+        """Return whether unknown members may commit, because they have yet to find a new coordinator."""
         return self.translator.classic_groups.expects_members
 
     def queue(self, topic: str, partition: int) -> MessageQueue | None:
-        """Return the queue of a partition, as this broker has numbered it."""
+        """Return the queue of a partition, by this broker's numbering."""
         return self._nodes.place(topic, partition)
 
     def is_settled(self, group: str) -> bool:
-        """Return whether every member of a group has what it shall have."""
+        """Return whether every member of a group has its target assignment."""
         found = self.translator.modern_groups.groups.get(group)
         return found is None or found.is_settled

@@ -15,7 +15,7 @@ from libramq.testing.world import World
 
 
 class SimulatedNameServer:
-    """One name server; it loses its state in a restart. number: from 1 on."""
+    """One name server; it loses its state on a restart. number: counts from 1."""
 
     def __init__(self, world: World, number: int, config: NameServerConfig | None = None) -> None:
         self.name = f"namesrv-{number}"
@@ -47,7 +47,7 @@ class SimulatedNameServer:
         performer.follow()
 
     def route(self, topic: str) -> object:
-        """Return the server's route of a topic, or None."""
+        """Return the server's route for a topic, or None."""
         return self._route_info.route(topic) if self.process.is_alive else None
 
     def kill(self) -> None:

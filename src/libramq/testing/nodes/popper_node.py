@@ -1,7 +1,7 @@
 """The simulated popper: a member of a group that pops one topic, at every master in turn.
 
-Some messages it acknowledges, some it forgets, as a member that is killed does; those are visible again to
-all members once their invisible time is over.
+It acknowledges some messages and forgets others, like a killed member; forgotten messages become visible to
+all members again after their invisible time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from libramq.testing.world import World
 
 
 class SimulatedPopMember(SimulatedConsumer):
-    """One member; its clock is as wrong as any machine's."""
+    """One push consumer that pops; its clock is as inexact as any machine's."""
 
     def __init__(self, world: World, name: str, plan: MemberPlan, name_servers: Sequence[str]) -> None:
         self._arrived_ms: dict[Delivery, MonotonicMs] = {}
@@ -54,7 +54,7 @@ class SimulatedPopMember(SimulatedConsumer):
         self._handlers.deliver(deliveries)
 
     def notify(self, change: fx.QueueChange) -> None:
-        """Ignore it: there are no queues."""
+        """Ignore changes: a popping member owns no queues."""
 
     def _handling_began(self, delivery: Delivery) -> None:
         for message in delivery.messages:
@@ -72,28 +72,29 @@ class SimulatedPopMember(SimulatedConsumer):
         self.network.handled([(delivery, outcome)])
 
 
-#: How often it pops, and how many messages at most.
+#: The interval between pops.
 POP_EVERY_MS: Final = 250
+#: The most messages in a pop.
 MESSAGES_MAX: Final = 16
-#: For how long what it pops is invisible: some times are over while a master is gone, some are not.
+#: Invisible times of popped messages; some end while a master is gone, others later.
 INVISIBLE_MS: Final = (2_000, 5_000, 9_000)
 LONG_INVISIBLE_MS: Final = 30_000
 FORGOTTEN_CHANCE: Final = 0.3
-#: How long a handler takes; some take so long that a slave acts meanwhile.
+#: The longest time of a handler; slow ones take long enough for a slave to act.
 HANDLING_MS_MAX: Final = 1_500
 SLOW_MS_MAX: Final = 8_000
 SLOW_CHANCE: Final = 0.2
 IN_ORDER_MS_MAX: Final = 300
-#: An acknowledgement of the last moment may come too late, by another clock.
+#: An acknowledgement this close to the end of the invisible time may be too late on another clock.
 LATE_MS: Final = 500
-#: What was popped at a slave its master hands out again, unless all before it is done.
+#: For messages popped at a slave: the master may hand them out again unless all earlier ones are done.
 NEVER_MS: Final = MonotonicMs(0)
 
 
 class SimulatedPopper:
-    """One member. masters: of which it pops; slaves: by their names, one of which it asks instead.
+    """One popping member. slaves: by masters' names; it asks one of them if the master does not answer.
 
-    in_order: a queue's next messages come once these are acknowledged, or visible again.
+    in_order: a queue's next messages come only once the previous ones are acknowledged or visible again.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class SimulatedPopper:
         self._forgets = False
 
     def _slave_of(self, master: SimulatedBroker) -> SimulatedBroker | None:
-        """Return the slave that acts for a master, if one does: the first that runs."""
+        """Return the slave that acts for a master, if any: the first one running, else the first."""
         slaves = self._slaves.get(master.name, ())
         return next((each for each in slaves if each.process.is_alive), slaves[0] if slaves else None)
 
@@ -140,7 +141,8 @@ class SimulatedPopper:
             poll_time=0,
             init_mode=0,
             order=self._in_order or None,
-            lb_max_msg_nums=MESSAGES_MAX if self._forgets else None,  # As our clients do, and as Apache's.
+            # At first as in our clients, later as in Apache's.
+            lb_max_msg_nums=MESSAGES_MAX if self._forgets else None,
         )
         in_time_ms = self._world.time.now_ms + header.invisible_time - LATE_MS
 
@@ -173,7 +175,7 @@ class SimulatedPopper:
                 )
 
     def _handling_ms(self) -> int:
-        if self._in_order:  # What is slow has all that follows come again.
+        if self._in_order:  # A slow message would make all following ones come again.
             return self._random.randint(1, IN_ORDER_MS_MAX)
         is_slow = self._random.random() < SLOW_CHANCE
         return self._random.randint(1, SLOW_MS_MAX if is_slow else HANDLING_MS_MAX)
@@ -185,7 +187,7 @@ class SimulatedPopper:
         is_in_time = self._world.time.now_ms < in_time_ms
 
         def acknowledged(by: str, outcome: object) -> None:
-            # Without an answer it is done, or comes again.
+            # Without a response it may be done, or may come again.
             taken_by = by if is_in_time and not isinstance(outcome, LibraError) else None
             self._world.history.acknowledged(self.group, self.topic, message.message_id, taken_by)
 

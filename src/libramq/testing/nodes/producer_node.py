@@ -1,7 +1,7 @@
 """The simulated producer: the real network side of a producer, and a program that sends messages.
 
-An unacknowledged message is sent again until it is acknowledged, after ever longer pauses. Some programs wait
-for each response, others send in batches.
+A message is sent again until it is acknowledged, with growing pauses. Some programs wait for each response,
+others send in bursts.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,44 +25,45 @@ from libramq.testing.world import World
 
 
 class NumberedIds:
-    """Numbers messages by what a producer counts."""
+    """Message ids from a producer's own count of messages."""
 
     def __init__(self, name: str, number: Callable[[], int]) -> None:
         self._name = name
         self._number = number
 
     def __call__(self) -> str:
-        """Return the id of the message that the producer counted last."""
+        """Return the id of the last counted message."""
         return f"{self._name}-{self._number()}"
 
     def many(self, count: int) -> list[str]:
-        """Return ids of several messages; a simulated producer sends each by itself."""
+        """Return ids for several messages; unused, because simulated producers send messages one by one."""
         return [f"{self()}-{position}" for position in range(count)]
 
 
-#: How soon an unacknowledged message is sent again, at first and later. Each time a SYNC_MASTER without its
-#: slave stores another copy: without longer pauses these were more than a group consumes in ten minutes.
+#: The first and the longest pause before a message is sent again. A SYNC_MASTER without its slave stores
+#: another copy each time; with short pauses only, that was more than a group consumes in ten minutes.
 AGAIN_MS: Final = 200
 AGAIN_MS_MAX: Final = 5_000
 ROUTES_MS: Final = 3_000
 SEND_TIMEOUT_MS: Final = 3_000
-#: How many messages a program that does not wait sends at once, at most.
+#: The most messages that a program sends at once without waiting.
 BURST_MAX: Final = 3
-#: Which delay levels messages get (SimulatedBroker has five), and how long others wait.
+#: The highest delay level; SimulatedBroker has five.
 LEVEL_MAX: Final = 5
-TIMER_MS_MIN: Final = 2_000  # Slots are seconds, and a time is rounded down.
+#: The shortest and the longest timer delay. Slots are seconds, and times are rounded down.
+TIMER_MS_MIN: Final = 2_000
 TIMER_MS_MAX: Final = 8_000
 
 
 class _Delay(NamedTuple):
-    """The delay of a message: a level, or a time; 0: none."""
+    """The delay of a message: a level or a time; 0 for none."""
 
     level: int = 0
     ms: int = 0
 
 
 class ProducerPlan(NamedTuple):
-    """The messages of a producer: one every interval_ms on average. delay_chance: that one is delayed."""
+    """A producer's messages: one every interval_ms on average. delay_chance: the chance of a delay."""
 
     topic: str
     interval_ms: int
@@ -96,12 +97,12 @@ class _Program:
         self._network.start()
 
     def stop(self) -> None:
-        """Begin no more messages; those that were begun go on."""
+        """Begin no more messages; those already begun continue."""
         self.is_stopped = True
 
 
 class SimulatedProducer(_Program):
-    """One producer of one topic. Its messages are sent until they are acknowledged."""
+    """One producer of one topic. Each message is sent until it is acknowledged."""
 
     def __init__(self, world: World, name: str, name_servers: Sequence[str], plan: ProducerPlan) -> None:
         settings = ProducerSettings(
@@ -115,7 +116,7 @@ class SimulatedProducer(_Program):
         self.process.after(0, self._send_next)
 
     def leave(self) -> None:
-        """Begin no more messages, and end as a program does that closes its producer."""
+        """Begin no more messages, and end like a program that closes its producer."""
         self.stop()
         self.process.do(lambda: self._network.stop(self._closed))
 
@@ -123,7 +124,7 @@ class SimulatedProducer(_Program):
         self.process.after(0, self.kill)
 
     def kill(self) -> None:
-        """Kill it, as by SIGKILL."""
+        """Kill the process, as by SIGKILL."""
         if self.process.is_alive:
             self.process.kill()
             self._world.network.died(self.process)
@@ -139,7 +140,7 @@ class SimulatedProducer(_Program):
         self.process.after(burst * self._random.randint(1, 2 * self._plan.interval_ms), self._send_next)
 
     def _delay(self) -> _Delay:
-        """Draw whether a message waits."""
+        """Draw a message's delay."""
         if self._delays.random() >= self._plan.delay_chance:
             return _Delay()
         if self._delays.random() < 0.5:
@@ -174,7 +175,7 @@ class SimulatedProducer(_Program):
             stored = StoredMessage(
                 outcome.queue, outcome.queue_offset, physical_offset, message_id, requested_ms
             )
-            # Later: an invariant's exception must not reach the producer.
+            # Deferred, because an invariant's exception must not reach the producer.
             self.process.after(0, partial(self._world.history.stored, stored))
 
         def found(info: TopicPublishInfo | LibraError) -> None:
@@ -192,17 +193,17 @@ class SimulatedProducer(_Program):
             self._network.pipeline.send(message, ended, None, None)
 
 
-#: How often it shows itself to brokers, also to those that got a message from an acting slave.
+#: The heartbeat interval; heartbeats also reach brokers that got a message from an acting slave.
 HEARTBEAT_MS: Final = 2_000
 ROLLED_BACK_CHANCE: Final = 0.4
-#: How often the program leaves the end of a transaction to the broker's check.
+#: The chance that the program leaves the end of a transaction to the broker's check.
 LEFT_OPEN_CHANCE: Final = 0.8
 
 
 class SimulatedTransactions(_Program):
-    """One producer of transactions with messages of one topic. A message is sent once.
+    """One transaction producer of one topic. Each message is sent once.
 
-    What becomes of a message is drawn before it is sent, and every check is answered with it.
+    A transaction's state is drawn before its message is sent, and is the answer to every check.
     """
 
     def __init__(
@@ -249,7 +250,7 @@ class SimulatedTransactions(_Program):
 
         def sent(outcome: Sequence[SendResult] | LibraError) -> None:
             if isinstance(outcome, LibraError) or outcome[0].status is not SendStatus.SEND_OK:
-                return  # It may be stored nevertheless: checks are answered.
+                return  # It may still be stored; checks will be answered.
             broker = outcome[0].queue.broker_name
             if state is TransactionState.COMMIT:
                 deferred = partial(
