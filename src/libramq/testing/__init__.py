@@ -4,8 +4,9 @@
 
     seed ─► scenario ─► cluster of real brokers, name server and clients ─► history ─► invariants ─► report
 
-on a virtual clock, over a network and disks with faults, in one thread. The decisions are made by the real
-modules; only their shells are simulated: `Simulation(seed).run()`; `libra simulate` runs many.
+on a virtual clock, over a faulty network and faulty disks, in one thread. The real modules make the
+decisions; only their shells are simulated. `Simulation(seed).run()` runs one seed; `libra simulate` runs
+many.
 """
 
 from typing import TYPE_CHECKING, Any

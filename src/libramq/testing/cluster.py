@@ -1,6 +1,4 @@
-"""The simulated cluster: a name server, brokers, slaves, producers and groups of a plan, and what may be done
-to them.
-"""
+"""The simulated cluster: a plan's servers, producers and groups, and the operations on them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -40,25 +38,25 @@ from libramq.testing.world import World
 
 HA_PORT = 10_912
 KAFKA_PORT = 9_092
-#: How soon an administrator repeats a request without an answer.
+#: Pause before an administrator repeats a failed request.
 ADMIN_AGAIN_MS = 100
 #: More queues than any topic has (operations.QUEUES_MAX).
 QUEUES_MAX = 16
-#: How many of the messages wait, where slaves may act.
+#: Share of delayed messages if slaves may act.
 DELAY_CHANCE = 0.4
 AS_SYNC_MASTER: Mapping[str, Any] = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2}
-#: How soon brokers ask about open transactions, and how often: no simulated one is given up.
+#: Brokers check open transactions soon, and so often that no simulated one is given up.
 CHECKS: Mapping[str, Any] = {
     "transaction_timeout_ms": 2_000,
     "transaction_check_interval_ms": 2_000,
     "transaction_check_max": 1_000,
 }
-#: How often a producer begins one, where slaves may act.
+#: Average interval between a producer's transactions if slaves may act.
 TRANSACTION_INTERVAL_MS = 150
-#: The group of our clients that pop.
+#: The group of our own clients that pop.
 POP_GROUP = "P1"
 POP_ROUTES_MS = 1_000
-#: Later than the end of any simulation, by any of its clocks.
+#: Later than the end of any simulation on any of its clocks.
 FOR_EVER_MS = 1 << 60
 
 
@@ -66,8 +64,10 @@ FOR_EVER_MS = 1 << 60
 class GroupPlan:
     """A group's settings, common to its members. Member n subscribes to `topics[n % len(topics)]`.
 
-    stock_chance: that a member offers no coordination; ask_chance: that a stock one asks for its queues.
-    is_static: members keep their queues over a restart. is_broadcasting: every member gets every message.
+    stock_chance: the chance that a member offers no coordination, like RocketMQ's own clients. ask_chance:
+    the chance that such a member asks the broker for its queues. is_static: members keep their queues over a
+    restart.
+    is_broadcasting: every member gets every message.
     """
 
     name: str
@@ -87,7 +87,7 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopPlan:
-    """A group of our clients that pop all topics; another one pops each topic in order."""
+    """A group of our clients that pops all topics. Besides it, one group for each topic pops in order."""
 
     members: int
     invisible_ms: int
@@ -99,9 +99,10 @@ class PopPlan:
 class ClusterPlan:
     """The processes of a cluster.
 
-    is_sync: brokers flush before they acknowledge. slave_count: of the first masters, one each, or two.
-    waits_for_slaves: masters acknowledge what a slave has. has_acting_slaves: slaves deliver what waits while
-    their masters are gone. has_long_pops: what is popped may be invisible for longer than a slave acts.
+    is_sync: brokers flush before they acknowledge. slave_count: this many masters have a slave, or two with
+    has_second_slaves. waits_for_slaves: masters acknowledge a message once a slave has it. has_acting_slaves:
+    slaves deliver delayed messages while their masters are gone. has_long_pops: popped messages may be
+    invisible for longer than a slave acts.
     """
 
     broker_count: int
@@ -124,11 +125,11 @@ class Cluster(Watcher):
         self.is_sync = plan.is_sync
         self.waits_for_slaves = plan.waits_for_slaves
         self.has_acting_slaves = plan.has_acting_slaves
-        #: When brokers' machines last lost power, by both clocks.
+        #: When brokers' machines last lost power, on both clocks.
         self.cuts_ms: dict[str, MonotonicMs] = {}
         self.cuts_wall_ms: dict[str, WallMs] = {}
         self.topics: dict[str, int] = {}
-        #: Until when topics were deleted at brokers, by both clocks; without end while that is unknown.
+        #: When topics were last deleted at brokers, on both clocks; FOR_EVER_MS while a request is in flight.
         self.deletions_ms: dict[tuple[str, str], MonotonicMs] = {}
         self.deletions_wall_ms: dict[tuple[str, str], WallMs] = {}
         self._set_back: set[tuple[str, str, str]] = set()
@@ -151,7 +152,7 @@ class Cluster(Watcher):
                 [f"broker-{letter}" for letter in "abcdefgh"][: plan.broker_count], 1
             )
         }
-        #: By the names of their masters.
+        #: Slaves by the names of their masters.
         self.slaves = {
             master.name: self._new_slave(master, number)
             for number, master in enumerate(list(self.brokers.values())[: plan.slave_count], 1)
@@ -201,7 +202,7 @@ class Cluster(Watcher):
 
     @property
     def now_ms(self) -> MonotonicMs:
-        """Return the monotonic time."""
+        """Return the simulation's monotonic time."""
         return self.world.time.now_ms
 
     @property
@@ -210,23 +211,23 @@ class Cluster(Watcher):
         return [*self.slaves.values(), *self.second_slaves.values()]
 
     def popping(self) -> dict[str, list[str]]:
-        """Return the groups that pop, with their topics."""
+        """Return the popping groups, with their topics."""
         groups = {popper.group: [popper.topic] for popper in self.poppers}
         return groups | ({POP_GROUP: list(self.topics)} if self.pops is not None else {})
 
     def hands_over_cleanly(self, group: str) -> bool:
-        """Return whether handovers cause no redeliveries unless something fails."""
+        """Return whether handovers without faults cause no redeliveries."""
         return not any(member.plan.is_stock for member in self.members if member.group == group)
 
     def may_have_lost(self, broker: str, requested_ms: MonotonicMs) -> bool:
-        """Return whether a message sent to a broker at that time may be lost, whatever the answer was."""
+        """Return whether a message sent to a broker at that time may be lost, even if acknowledged."""
         return not self.is_sync and requested_ms <= self.cuts_ms.get(broker, MonotonicMs(-1))
 
     def was_deleted(self, queue: MessageQueue, requested_ms: MonotonicMs | None = None) -> bool:
         """Return whether data sent to a queue at that time (None: ever) may be deleted with its topic."""
         if (queue.broker_name, queue.topic) not in self.deletions_ms:
             return False
-        # A send may create the topic first, with more queues than the administrator gives it then.
+        # A send may create the topic first, with more queues than the administrator then gives it.
         return (
             requested_ms is None
             or self.was_deleted_at(queue.broker_name, queue.topic, requested_ms)
@@ -248,7 +249,7 @@ class Cluster(Watcher):
         self.world.history.topic_deleted(broker, topic)
 
         def deleted(outcome: object) -> None:
-            if not isinstance(outcome, LibraError):  # Otherwise it may happen at any time.
+            if not isinstance(outcome, LibraError):  # Otherwise the deletion may still happen at any time.
                 self.deletions_ms[key] = self.now_ms
                 self.deletions_wall_ms[key] = node.process.clock.wall_ms_max
                 self.world.history.topic_deleted(broker, topic)
@@ -265,7 +266,7 @@ class Cluster(Watcher):
         """Have a broker reset a group to the beginning of a topic."""
         self._set_back.add((broker, group, topic))
         for queue_id in range(QUEUES_MAX):
-            commit = Commit(0, self.now_ms)  # It may take effect at any time.
+            commit = Commit(0, self.now_ms)  # The reset may take effect at any time.
             self.world.history.commit_requested(group, MessageQueue(topic, broker, queue_id), commit)
 
         def done(outcome: object) -> None:
@@ -276,7 +277,7 @@ class Cluster(Watcher):
         ask(self._remotes, self.brokers[broker].address, call, done)
 
     def set_back_pops(self, broker: str, group: str, topic: str) -> None:
-        """Have a broker reset a group that pops to the beginning of a topic."""
+        """Have a broker reset a popping group to the beginning of a topic."""
         self.world.history.pops_set_back(group, topic, broker, None)
 
         def done(outcome: dict[MessageQueue, int] | LibraError) -> None:
@@ -321,9 +322,9 @@ class Cluster(Watcher):
         ask(self._remotes, address, create_topic(config, abandon_unread=True), answered)
 
     def produce(self, topic: str, *, interval_ms: int, body_bytes: int) -> None:
-        """Start a producer. Where slaves may act, some messages wait, or belong to transactions.
+        """Start a producer. If slaves may act, also delays some messages and starts a transaction producer.
 
-        There a group pops them, too.
+        If slaves may act or the plan has popping groups, also starts a popper.
         """
         self._produced += 1
         name = f"producer-{self._produced}"
@@ -367,7 +368,7 @@ class Cluster(Watcher):
     ) -> SimulatedConsumer:
         """Start a member of the given kind, or of the plan's next kind.
 
-        instead_of: a static member that has ended and whose place the new one takes.
+        instead_of: a member that has ended, whose place the new one takes.
         """
         topics = plan.topics[(self._joined if kind is None else kind) % len(plan.topics)]
         self._joined += 1
@@ -409,7 +410,7 @@ class Cluster(Watcher):
         return member
 
     def join_pops(self) -> None:
-        """Start a member of the group that pops."""
+        """Start a member of the popping group."""
         plan = self.pops
         assert plan is not None, "there is such a group"
         name = f"pop-member-{len(self.pop_members) + 1}"
@@ -426,7 +427,7 @@ class Cluster(Watcher):
         self.pop_members.append(SimulatedPopMember(self.world, name, member, self._addresses))
 
     def make_pop_groups(self) -> None:
-        """Create the groups that pop at every broker: their messages have few attempts."""
+        """Create the popping groups at every broker, with few attempts per message."""
         assert self.pops is not None, "there are such groups"
         for group in self.popping():
             config = SubscriptionGroupConfig(group_name=group, retry_max_times=self.pops.retries_max)
@@ -445,7 +446,7 @@ class Cluster(Watcher):
         return next(member for member in self.members if member.name == name)
 
     def alive(self, group: str | None = None) -> list[SimulatedConsumer]:
-        """Return the active members, of one group or of all."""
+        """Return the active members of one group or of all."""
         return [m for m in self.members if m.is_alive and (group is None or m.group == group)]
 
     def spare(self) -> list[SimulatedConsumer]:
@@ -455,7 +456,7 @@ class Cluster(Watcher):
         return [member for member in alive if kinds[member.group, member.topics] > 1]
 
     def remove(self, member: SimulatedConsumer) -> None:
-        """Have an administrator remove a member from its group, if the coordinator is found at once."""
+        """Have an administrator remove a member, if its group's coordinator is found at once."""
         name = member.instance_id or member.name
         broker = self._random.choice(list(self.brokers.values()))
 
@@ -470,7 +471,7 @@ class Cluster(Watcher):
         ask(self._remotes, broker.address, find_group(member.group), found)
 
     def groups(self) -> Collection[str]:
-        """Return the groups that have had members, in the order of their first ones."""
+        """Return the groups that have had members, in the order of their first members."""
         return dict.fromkeys([member.group for member in self.members])
 
     def subscriptions(self) -> Mapping[str, set[str]]:

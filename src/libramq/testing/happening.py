@@ -1,4 +1,4 @@
-"""The happenings: kinds of events in simulations, counted to show what seeds really cover."""
+"""The happenings: kinds of events in simulations, counted to show which situations the seeds cover."""
 
 from enum import StrEnum
 

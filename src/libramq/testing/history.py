@@ -1,7 +1,8 @@
-"""The history of a simulation: all observations as one log, passed on to the invariants, and its checksum.
+"""The history of a simulation: a log of all observations with a checksum; also passes them on to the
+invariants.
 
-The parts report facts; invariants (`Watcher`) check them the moment they are reported. The log's lines are
-for people, its checksum shows whether two runs were the same.
+The simulated processes report facts, and invariants (`Watcher`) check them at once. The log's lines are for
+people; its checksum shows whether two runs were the same.
 """
 
 import zlib
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     from libramq.broker.broker import Broker
 
 
-#: The epoch of a member that joins.
+#: The epoch of a joining member's heartbeat.
 JOINS: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaGroupPlan:
-    """The settings of a group, common to its members. static_chance: that one has an instance id.
+    """The settings of a Kafka group. static_chance: the chance that a member has an instance id.
 
-    rebalance_ms: how long a member may take to revoke; revoke_ms_max: how long one takes.
+    rebalance_ms: the time a member may take to revoke; revoke_ms_max: the longest time one really takes.
     """
 
     name: str
@@ -46,7 +47,7 @@ class KafkaGroupPlan:
 
 
 class KafkaBeat(NamedTuple):
-    """A heartbeat. life: which of the member's joins it follows; owned: None where that is as it was."""
+    """A heartbeat. life: counts the member's joins; owned: None if unchanged."""
 
     group: str
     member: str
@@ -58,9 +59,9 @@ class KafkaBeat(NamedTuple):
 
 
 class KafkaCommit(NamedTuple):
-    """A commit; number: of its member's.
+    """A commit. number: counts the member's commits.
 
-    is_stale: under an epoch that the member has left behind, to see it refused.
+    is_stale: it deliberately has an earlier epoch of the member, and must be refused.
     """
 
     group: str
@@ -75,7 +76,7 @@ class KafkaCommit(NamedTuple):
 
 
 class KafkaPosition(NamedTuple):
-    """A member begins to read a partition, at the offset that its group has committed at a broker."""
+    """A member begins to read a partition at its group's committed offset, as read from a broker."""
 
     group: str
     member: str
@@ -86,7 +87,7 @@ class KafkaPosition(NamedTuple):
 
 
 class HandlingMember(Protocol):
-    """A member whose handlers are watched. retries_max: after so many a message becomes a dead letter."""
+    """A member whose handlers are watched. retries_max: redeliveries before a message is a dead letter."""
 
     name: str
     group: str
@@ -102,7 +103,7 @@ class HandlingMember(Protocol):
         ...
 
 
-#: How much of the log is kept for the report of a failure.
+#: Lines of the log kept for the report of a failure.
 LINES_KEPT: Final = 60
 
 
@@ -110,7 +111,7 @@ class Violation(Exception):
     """An invariant is violated."""
 
     def __init__(self, invariant: str, what: str) -> None:
-        super().__init__(invariant, what)  # Both, so that it can be pickled on its way from another process.
+        super().__init__(invariant, what)  # Both, so that it can be unpickled.
         self.invariant = invariant
         self.what = what
 
@@ -119,14 +120,14 @@ class Violation(Exception):
 
 
 def fail_the_simulation(what: str, error: Exception) -> None:
-    """Raise an error that an engine could not handle: in a simulation that is a finding or a violation."""
+    """Raise an error that an engine did not handle: in a simulation that is always a finding."""
     if isinstance(error, Violation):
         raise error
     raise AssertionError(what) from error
 
 
 class Commit:
-    """One commit of a member: requested at a time, perhaps answered. claim: in coordinated groups."""
+    """One commit of a member, perhaps acknowledged. claim: in coordinated groups."""
 
     __slots__ = ("answered_ms", "claim", "may_be_lost", "offset", "requested_ms")
 
@@ -134,14 +135,14 @@ class Commit:
         self.offset = offset
         self.requested_ms = requested_ms
         self.claim = claim
-        #: When it was acknowledged; None: it is unknown whether it was or will be applied.
+        #: When it was acknowledged; None if it is unknown whether it has been or will be applied.
         self.answered_ms: MonotonicMs | None = None
-        #: Whether the broker's machine lost power since it was requested: its answer may come after that.
+        #: Whether the broker's machine has lost power since the request; the response may still arrive.
         self.may_be_lost = False
 
 
 class StoredMessage(NamedTuple):
-    """A producer's message that was acknowledged, by a request of this time."""
+    """An acknowledged message of a producer. requested_ms: when the send began."""
 
     queue: MessageQueue
     offset: int
@@ -151,24 +152,24 @@ class StoredMessage(NamedTuple):
 
 
 class Watcher:
-    """Receives all facts; an invariant overrides the methods it needs."""
+    """Receives all facts. An invariant overrides the methods it needs."""
 
     def stored(self, message: StoredMessage) -> None:
         """A producer's message was acknowledged."""
 
     def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
-        """A producer's message for a later time was acknowledged."""
+        """A producer's delayed message was acknowledged."""
 
     def popped(self, group: str, topic: str, broker: str, message_id: str, arrived_ms: MonotonicMs) -> None:
-        """A handler gets a popped message of a broker, which arrived then."""
+        """A handler gets a popped message, which arrived from a broker at `arrived_ms`."""
 
     def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
-        """A member has acknowledged a popped message. by: the process that took it in time, if any did."""
+        """A member has acknowledged a popped message. by: the process that accepted it in time, if any."""
 
     def pops_set_back(
         self, group: str, topic: str, broker: str, queues: Collection[MessageQueue] | None
     ) -> None:
-        """A group that pops is to read part of a topic again. queues: those that the broker then names."""
+        """A popping group is reset in a topic. queues: None at the request, then those of the response."""
 
     def slave_ended(self, name: str, durable_to: int | None) -> None:
         """A slave ended; see `broker_died`."""
@@ -177,13 +178,13 @@ class Watcher:
         """A producer begins a transaction that it will roll back."""
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        """A broker ended; everything it wrote survives (None), or certainly the part before an offset."""
+        """A broker ended. durable_to: everything before it surely survives; None: everything written."""
 
     def broker_recovered(self, name: str, broker: "Broker") -> None:
         """A broker runs again."""
 
     def topic_deleted(self, name: str, topic: str) -> None:
-        """A topic is being deleted at a broker, or was: `Cluster.was_deleted` names the deleted messages."""
+        """A topic is being or has been deleted at a broker; `Cluster.was_deleted` tells which messages."""
 
     def commit_requested(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         """A member commits."""
@@ -194,10 +195,10 @@ class Watcher:
     def offset_read(
         self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs
     ) -> None:
-        """A member queried the committed offset and got it."""
+        """A member got the committed offset that it queried."""
 
     def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
-        """A coordinator answered a request that a member sent at a time."""
+        """A coordinator answered a request that a member sent at `requested_ms`."""
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         """A fence let a member open a queue."""
@@ -206,7 +207,7 @@ class Watcher:
         """A broker returned messages of an open queue to a member."""
 
     def changed_at_slave(self, group: str, queue: MessageQueue, what: str, claim: Claim | None) -> None:
-        """A slave let a member open a queue, or took its commit; claim: in coordinated groups."""
+        """A slave let a member open a queue or accepted its commit. claim: in coordinated groups."""
 
     def delivered(self, member: HandlingMember, delivery: Delivery) -> None:
         """A member's core passed messages to handlers."""
@@ -218,13 +219,13 @@ class Watcher:
         """A handler ended."""
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
-        """A member's listener was notified: queues were assigned, revoked, or lost."""
+        """A member's listener was notified that queues were assigned, revoked or lost."""
 
     def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
         """A broker has recorded its view of a rebalance."""
 
     def disturbed(self, what: str) -> None:
-        """A fault happened, or another event after which messages may be redelivered."""
+        """A fault or another event happened after which messages may be redelivered."""
 
     # Members of Kafka's groups.
 
@@ -232,36 +233,36 @@ class Watcher:
         """A member sends a heartbeat."""
 
     def kafka_answered(self, beat: KafkaBeat, code: int, epoch: int, assigned: Partitions | None) -> None:
-        """A member's heartbeat was answered. assigned: None where that is as it was."""
+        """A member's heartbeat was answered. assigned: None if unchanged."""
 
     def kafka_owns(self, group: str, member: str, partitions: Partitions) -> None:
-        """A member has these partitions now: since they were assigned, until it reports that it has not."""
+        """A member has these partitions now: from their assignment until it reports giving them up."""
 
     def kafka_position(self, begin: KafkaPosition) -> None:
-        """A member begins to read a partition where its group has committed."""
+        """A member begins to read a partition at its group's committed offset."""
 
     def kafka_handled(self, group: str, broker: str, partition: Partition, begin: int, end: int) -> None:
-        """A member has read a part of a partition at its broker."""
+        """A member has read a range of a partition from its broker."""
 
     def kafka_out_of_range(self, member: str, broker: str, partition: Partition, offset: int) -> None:
-        """A broker has no records at the offset at which a member reads."""
+        """A broker has no records at a member's offset."""
 
     def kafka_commit(self, commit: KafkaCommit) -> None:
         """A member commits."""
 
     def kafka_committed(self, commit: KafkaCommit, codes: Mapping[Partition, int]) -> None:
-        """A member's commit was answered; codes are empty if it was not."""
+        """A member's commit was answered, or timed out (`codes` is empty)."""
 
 
 class Log(Watcher):
-    """The log: a line for each fact that explains others, and counts."""
+    """The log: lines for the facts that help to explain a violation, and counts of events."""
 
     def __init__(self, time: VirtualTime, lines_kept: int | None) -> None:
         self.lines: deque[str] = deque(maxlen=lines_kept)
         self.checksum = 0
         self.stored_count = 0
         self.handled_count = 0
-        #: How often each kind of event happened.
+        #: Counts of each kind of event.
         self.happenings: Counter[Happening] = Counter()
         self._time = time
 
@@ -272,7 +273,7 @@ class Log(Watcher):
         self.checksum = zlib.crc32(line.encode(), self.checksum)
 
     def happened(self, what: Happening, about: str = "") -> None:
-        """Count an event; about: its subject."""
+        """Count an event. about: its subject."""
         if not self.happenings[what]:
             self.note("first", f"{what}: {about}" if about else what)
         self.happenings[what] += 1
@@ -361,7 +362,7 @@ class Log(Watcher):
 
 
 class History(Log):
-    """The log, and its watchers: each fact is logged, and passed to those that take it."""
+    """The log and its watchers: each fact is logged, then passed to the watchers that handle it."""
 
     def __init__(self, time: VirtualTime, lines_kept: int | None) -> None:
         super().__init__(time, lines_kept)
@@ -370,8 +371,8 @@ class History(Log):
         self._watcher_count = 0
 
     def _watching(self, fact: str) -> list[Callable[..., None]]:
-        """Return the methods that take a fact: most watchers need few of them."""
-        if len(self.watchers) != self._watcher_count:  # Brokers start before there are invariants.
+        """Return the watchers' methods that handle a fact; most watchers handle only a few."""
+        if len(self.watchers) != self._watcher_count:  # Brokers start before the invariants exist.
             self._watcher_count = len(self.watchers)
             self._by_fact.clear()
         found = self._by_fact.get(fact)

@@ -27,11 +27,11 @@ from libramq.remoting.credentials import Credentials
 from libramq.secret_bits import SYSTEM_SECRETS
 
 HOST: Final = "127.0.0.1"
-#: Of the credentials that the brokers share.
+#: The access key that the brokers share.
 SECRET_BYTES: Final = 32
-#: Ours: another process may take a free port before we listen on it.
+#: Ours: attempts to start, because another process may take a free port before we listen on it.
 PORT_TRIES: Final = 20
-#: The names of brokers, as those of `libra up`.
+#: The names of the brokers, as in `libra up`.
 NAMES: Final = tuple(f"broker-{letter}" for letter in string.ascii_lowercase)
 _OF_EACH: Final = frozenset(
     {"broker_name", "store_path", "listen_port", "ha_listen_port", "kafka_listen_port", "metrics_port"}
@@ -41,11 +41,12 @@ LOG_FILE_BYTES: Final = 64 << 20
 
 
 class Broker:
-    """Use it as `with Broker()` or `async with Broker()`.
+    """A broker and its name server. Use it as `with Broker()` or `async with Broker()`.
 
-    data: the directory for messages; by default a temporary one that is removed afterwards, with all
-    messages. brokers: how many of one cluster share the name server, 1 to 26; broker-a is the first, and each
-    has a directory of its own. options: fields of `BrokerConfig`, such as auto_create_topic_enable=False.
+    data: the directory for messages; by default a temporary one that is removed afterwards with all messages.
+    brokers: the number of brokers in the cluster, 1 to 26; the first is broker-a, and each has its own
+    directory.
+    options: fields of `BrokerConfig`, such as auto_create_topic_enable=False.
     Raises ConfigError for invalid options.
     """
 
@@ -70,19 +71,19 @@ class Broker:
 
     @property
     def namesrv(self) -> str:
-        """Return its name server's address, for clients; LocalProtocolError while it does not run."""
+        """Return the name server's address, for clients; LocalProtocolError while the broker does not run."""
         if self._name_server is None:
             raise InvalidState("this broker does not run; use `with Broker()` or `async with Broker()`")
         return self._name_server.address
 
     async def start(self) -> None:
-        """Listen."""
+        """Start the name server and the brokers; return once they listen."""
         if self._name_server is not None:
             raise InvalidState("this broker runs already")
         if self._data is None:
             self._temporary = TemporaryDirectory(prefix="libramq-")
         credentials = None
-        if len(self._names) > 1:  # They believe each other's signatures, as the brokers of `libra up` do.
+        if len(self._names) > 1:  # The brokers trust each other's signatures, as in `libra up`.
             credentials = Credentials("libramq-testing", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
         self._name_server = NameServer(HOST, 0, credentials=credentials)
         try:
@@ -94,7 +95,7 @@ class Broker:
             raise
 
     async def stop(self) -> None:
-        """Stop; a temporary directory is removed."""
+        """Stop, and remove a temporary directory."""
         servers, self._servers = self._servers, []
         name_server, self._name_server = self._name_server, None
         try:
@@ -128,7 +129,7 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         thread, self._thread = self._thread, None
         assert thread is not None
-        if thread.is_parents:  # The child of a fork exits.
+        if thread.is_parents:  # A forked child must not stop it at exit.
             return
         try:
             thread.run(self.stop()).result()
@@ -150,7 +151,7 @@ class Broker:
                     raise
             else:
                 return server
-        raise AssertionError  # The last try raised.
+        raise AssertionError  # The last attempt raised.
 
     def _config(self, name: str, credentials: Credentials | None) -> BrokerConfig:
         data = self._data or Path(self._temporary.name if self._temporary is not None else "")
@@ -165,7 +166,7 @@ class Broker:
 
 
 def _free_port() -> int:
-    """Return a free port whose second port, on which brokers also listen, is free too."""
+    """Return a free port whose companion port, on which brokers also listen, is also free."""
     for _ in range(PORT_TRIES):
         with socket.socket() as first, socket.socket() as second:
             first.bind((HOST, 0))

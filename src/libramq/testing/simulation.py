@@ -1,5 +1,4 @@
-"""The simulation: one seed, from an empty disk to a verdict: its phases, and how long a cluster has to settle
-after the last fault.
+"""The simulation: runs one seed from an empty disk to a verdict.
 
 set up ─► load and faults ─► faults end ─► settled? ─► the end: every broker dies and recovers
 """
@@ -31,7 +30,7 @@ from libramq.testing.world import World
 
 
 class Survey:
-    """Counts how often each state begins."""
+    """Counts how often each state of the cluster begins."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -93,19 +92,19 @@ class Survey:
 
 #: The interval between checks of the cluster.
 STEP_MS: Final = 100
-#: By then topics and routes exist; members start.
+#: By this time topics and routes exist, and members start.
 SET_UP_MS: Final = 800
-#: The longest that invariants may take: an orderly queue waits a second for each failure of its handler, and
-#: a few hundred messages with many failures take minutes.
+#: The longest that a cluster may take to settle: an orderly queue waits a second after each failure of its
+#: handler, so a few hundred messages with many failures take minutes.
 SETTLED_MS_MAX: Final = 600_000
-#: Ours: of a collection of each generation, instead of 700, 10 and 10. It saves 6 % of a seed's time.
+#: Ours: gc thresholds by generation, instead of 700, 10 and 10. They save 6 % of a seed's time.
 GARBAGE_THRESHOLDS: Final = (50_000, 10, 10)
 RAISED: Final = "nothing raises"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The outcome of a seed. checksum: of the log and of every byte sent."""
+    """The outcome of a seed. checksum: over the log and every byte sent."""
 
     seed: int
     checksum: str
@@ -125,7 +124,7 @@ class Report:
 
 
 class _Raised(logging.Handler):
-    """Collects logged errors with a traceback: exceptions of processors end in the log, not here."""
+    """Collects logged errors with a traceback, because processors log exceptions instead of raising them."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -140,8 +139,8 @@ class _Raised(logging.Handler):
 class Simulation:
     """One run.
 
-    steps: how many of the scenario's actions happen; None: all. scenario: instead of the seed's own.
-    lines_kept: of the log, for the report; None: all.
+    steps: the number of the scenario's actions to perform; None for all. scenario: replaces the seed's own.
+    lines_kept: the last lines of the log to report; None for all.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class Simulation:
         self._survey = Survey(self.cluster)
 
     def run(self) -> Report:
-        """Run to the end, or to the first violated invariant."""
+        """Run to the end or to the first violated invariant."""
         violation = None
         with _logged_to(self._raised), _seldom_collected():
             try:
@@ -224,7 +223,7 @@ class Simulation:
         self._end()
 
     def _settle(self) -> None:
-        """Wait until the liveness conditions hold, or their time is over."""
+        """Wait until all liveness conditions hold; raises Violation if one exceeds its time."""
         time = self.world.time
         healed_ms = time.now_ms
         while time.now_ms < healed_ms + SETTLED_MS_MAX:
@@ -238,7 +237,7 @@ class Simulation:
                     invariant.finish()
 
     def _end(self) -> None:
-        """End every broker in some way and restart it: is everything there?"""
+        """Kill every broker or cut its power, and restart it, so that invariants check its recovery."""
         chance = self.world.stream("end")
         for broker in self.cluster.brokers.values():
             chance.choice((broker.kill, broker.cut_power))()
@@ -257,7 +256,7 @@ class Simulation:
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """Look for cyclic garbage less often: a simulation makes little, and most of what it makes stays."""
+    """Collect cyclic garbage less often: a simulation makes little, and most of its objects stay alive."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
@@ -268,7 +267,7 @@ def _seldom_collected() -> Iterator[None]:
 
 @contextmanager
 def _logged_to(handler: logging.Handler) -> Iterator[None]:
-    """Send our modules' log to a handler, and nowhere else."""
+    """Send LibraMQ's log only to this handler."""
     logger = logging.getLogger("libramq")
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -282,19 +281,19 @@ def _logged_to(handler: logging.Handler) -> Iterator[None]:
         logger.propagate = propagate
 
 
-#: Ours: how many seeds a process may be ahead of the awaited report. It bounds the memory while one slow seed
-#: delays the others, and is large enough to keep all processes busy.
+#: Ours: seeds for each process that may run ahead of the awaited report. This bounds memory while a slow seed
+#: delays the others, but keeps all processes busy.
 SEEDS_AHEAD: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeed:
-    """Runs one seed: a value, so that it can be sent to another process.
+    """Runs one seed; a plain value that can be sent to another process.
 
     steps, lines_kept: as in `Simulation`.
 
-    A simulation is single-threaded and independent, so N processes do N times the work. A seed's result does
-    not depend on the process: the reports are the same whatever the number of jobs.
+    Simulations are single-threaded and independent, so N processes do N times the work. A seed's report does
+    not depend on the process or on the number of jobs.
     """
 
     steps: int | None = None
@@ -310,13 +309,13 @@ def run_seeds(
 ) -> Generator[Report, None, None]:
     """Yield one report per seed, in order.
 
-    With more than one job, `run` is pickled and called in as many processes. Closing the iterator early drops
-    the seeds that have not begun and waits for those that have.
+    With more than one job, `run` is pickled and called in that many processes. Closing the iterator early
+    drops the seeds that have not begun and waits for the running ones.
     """
     if jobs == 1:
         yield from map(run, seeds)
         return
-    # Spawned, not forked: the caller may have threads (a progress bar is one), which do not survive a fork.
+    # Spawned, not forked: the caller may have threads, such as a progress bar's, which do not survive a fork.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_belong_to_the_parent)
     pending: deque[Future[Report]] = deque()
@@ -332,8 +331,10 @@ def run_seeds(
 
 
 def _belong_to_the_parent() -> None:
-    """Ignore Ctrl-C, which a terminal sends to every process: the parent stops the pool. End with the parent,
-    which may have been killed: the pool's queue does not end with it.
+    """Ignore Ctrl-C, because the parent stops the pool, and exit if the parent dies.
+
+    A terminal sends Ctrl-C to every process. If the parent is killed, the pool's queue does not end by
+    itself.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -1,1 +1,1 @@
-"""Scenarios: what is done to a simulated cluster, when, and how likely."""
+"""Scenarios: the faults and operations on a simulated cluster, their times and their likelihood."""

@@ -1,8 +1,8 @@
-"""The faults: what is done to members, brokers, disks, networks and clocks of a simulation, for how long, and
-how each ends.
+"""The faults of members, brokers, disks, networks and clocks in a simulation: how each begins, lasts and
+ends.
 
-Administrators change topics, groups and members while all of them are in use. Of masters and slaves either
-ends for a while, or both hear nothing of each other.
+Operators also change topics, groups and members in use. A master or its slave may end for a while, or the two
+may be separated.
 """
 
 import random
@@ -21,62 +21,68 @@ from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.nodes.kafka_member import SimulatedKafkaMember
 from libramq.testing.world import World
 
-#: How long brokers are down, members frozen, links dead.
+#: The longest time a broker is down.
 DOWN_MS_MAX: Final = 4_000
+#: The longest time a member is frozen.
 PAUSE_MS_MAX: Final = 15_000
-BLOCK_MS_MAX: Final = 14_000  # Longer than a session.
+#: The longest time a link is blocked; longer than a session.
+BLOCK_MS_MAX: Final = 14_000
 SPLIT_MS_MIN: Final = 2_000  # Longer than a coordinator waits for fences.
 TROUBLE_MS_MAX: Final = 3_000
 BOUNCE_MS_MAX: Final = 3_000
 JOIN_MANY: Final = 20
 JOIN_HUNDRED: Final = 100
 MEMBERS_MAX: Final = 30
-#: How soon to check again whether a process is gone.
+#: The interval for checking whether a process has ended.
 AGAIN_MS: Final = 100
-#: By how much a clock is set: to the right time, or to a wrong one.
+#: The largest change of a clock, to the right time or to a wrong one.
 SET_MS_MAX: Final = 3_600_000
-#: How often all clocks are set, forward and back, or back and forward, and how soon after each other.
+#: The chance that all clocks are set forward and back, or back and forward.
 SWING_CHANCE: Final = 0.5
+#: The longest time between the two.
 SWING_MS_MAX: Final = 1_500
-#: Below what a delay may be wrong by (StoredMoments): nothing notices it.
+#: Less than the allowed error of a delay (StoredMoments), so nothing notices it.
 SLEWED_MS_MAX: Final = 45
 QUEUES_MAX: Final = 12
-#: How long a topic has fewer queues.
+#: The longest time that a topic has fewer queues.
 SHRUNK_MS_MAX: Final = 3_000
-#: By how much a broker's clock is set back while it does not run.
+#: The most that a broker's clock is set back while the broker is down.
 BACK_MS_MAX: Final = 3_600_000
-#: How long a master is away: long enough for members to turn to its slave.
+#: How long a master is away, which is long enough for members to turn to its slave.
 MASTER_AWAY_MS_MIN: Final = 2_000
 MASTER_AWAY_MS_MAX: Final = 8_000
-#: A slave that acts looks for its master every 3 s, and then asks for routes.
+#: How long a master with an acting slave is away. An acting slave looks for its master every 3 s.
 ACTING_AWAY_MS: Final = (5_000, 20_000)
-#: How long a master is away whose acting slave ends, when that does, and for how long if there is one.
+#: How long a master is away whose acting slave also ends.
 LONG_AWAY_MS: Final = (25_000, 45_000)
+#: When the acting slave ends after its master's end.
 ACTS_MS: Final = (8_000, 15_000)
+#: How long the acting slave is away if it is the only one.
 SLAVE_AWAY_MS: Final = (500, 4_000)
-#: Name servers drop a broker after 10 s, where slaves act.
+#: How long a master is frozen. With acting slaves, name servers drop a broker after 10 s.
 FROZEN_MS: Final = (12_000, 45_000)
-#: How often a slave that is away long is frozen: its master waits for it in vain for 20 s.
+#: The chance that a slave freezes instead of ending; its master then waits for it in vain for 20 s.
 FROZEN_CHANCE: Final = 0.3
 KAFKA_MEMBERS_MAX: Final = 12
-#: How long members sleep at most: less than a grace, a rebalance timeout, a session; or longer than one.
+#: The longest sleeps of members: less than a grace period, a rebalance timeout and a session; longer than a
+#: session.
 KAFKA_SLEEP_MS_MAX: Final = (300, 3_000, 15_000, 70_000)
 #: The session of members (group.consumer.session.timeout.ms).
 KAFKA_SESSION_MS: Final = 45_000
 KAFKA_AWAY_MS_MAX: Final = 4_000
-#: How soon after a member joins or leaves its coordinator ends.
+#: The longest time between a member's join or leave and its coordinator's end.
 KAFKA_AMID_MS_MAX: Final = 150
 
 
 class Faults:
-    """Performs faults on a cluster, one after the other; targets are drawn when they happen."""
+    """Injects faults into a cluster one after another; targets are drawn when a fault happens."""
 
     def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
         self._world = world
         self._cluster = cluster
         self._groups = groups
         self._random: random.Random = world.stream("faults")
-        # Streams of their own: seeds keep their histories.
+        # Separate streams, so that existing seeds keep their histories.
         self._clocks: random.Random = world.stream("clocks")
         self._splits: random.Random = world.stream("splits")
         self._operations = world.stream("operations")
@@ -88,12 +94,12 @@ class Faults:
         self._frozen_ms: dict[str, MonotonicMs] = {}
 
     def happen(self, name: str) -> None:
-        """Perform one of FAULTS."""
+        """Inject one of FAULTS."""
         if not self._ended:
             getattr(self, name)()
 
     def end(self) -> None:
-        """End all faults; each group has a member then."""
+        """End all faults, and make sure that each group has a member."""
         self._ended = True
         self.undo()
         network, cluster = self._world.network, self._cluster
@@ -114,7 +120,7 @@ class Faults:
                     cluster.join(group, number)
 
     def undo(self) -> None:
-        """Give topics all their queues again and wake Kafka's members up; each group has some then."""
+        """Restore all queues of topics and wake Kafka's members, at least one for each group."""
         for topic in list(self._shrunk):
             self._grow_back(topic)
         kafka = self._cluster.kafka
@@ -132,13 +138,13 @@ class Faults:
             self._cluster.join(self._random.choice(self._groups))
 
     def join_many(self) -> None:
-        """Start many members at once."""
+        """Start up to JOIN_MANY members at once."""
         plan = self._random.choice(self._groups)
         for _ in range(min(JOIN_MANY, MEMBERS_MAX - len(self._cluster.alive()))):
             self._cluster.join(plan)
 
     def join_hundred(self) -> None:
-        """Start a hundred members, as in a deployment; most of them leave again soon."""
+        """Start a hundred members, as in a deployment; most leave again soon."""
         plan = self._random.choice(self._groups)
         self._happened(Happening.HUNDRED, plan.name)
         come = [self._cluster.join(plan) for _ in range(JOIN_HUNDRED)]
@@ -193,7 +199,7 @@ class Faults:
             self._later(at_ms, partial(self._come_and_go, plan, leaves_ms))
 
     def bounce(self) -> None:
-        """Kill or stop a member, and start it again soon: a static one in its own place."""
+        """Kill or stop a member and start it again soon; a static member resumes its place."""
         member = self._member()
         if member is None:
             return
@@ -204,7 +210,7 @@ class Faults:
         self._later(away_ms, lambda: self._come_back(plan, member))
 
     def _come_back(self, plan: GroupPlan, member: SimulatedConsumer) -> None:
-        if member.is_broadcasting and member.process.is_alive:  # Its file is still in use.
+        if member.is_broadcasting and member.process.is_alive:  # The old process still uses the offset file.
             self._later(AGAIN_MS, lambda: self._come_back(plan, member))
         elif not self._ended:
             if member.instance_id is not None:
@@ -212,7 +218,7 @@ class Faults:
             self._cluster.join(plan, instead_of=member)
 
     def stop_stock(self) -> None:
-        """Stop the stock members of a group, so that ours remain."""
+        """Stop the stock members of a group, so that only ours remain."""
         group = self._random.choice(self._groups).name
         members = self._cluster.alive(group)
         if any(not member.plan.is_stock for member in members):
@@ -228,7 +234,7 @@ class Faults:
         self._world.time.at(self._world.time.now_ms + leaves_ms, lambda: go() if member.is_alive else None)
 
     def kill_popper(self) -> None:
-        """Kill a member of the group that pops, and start another one."""
+        """Kill a member of the popping group and start another one."""
         alive = [member for member in self._cluster.pop_members if member.is_alive]
         if alive:
             member = self._pops.choice(alive)
@@ -239,7 +245,7 @@ class Faults:
     # Servers.
 
     def restart_broker(self) -> None:
-        """Stop a broker gracefully, and start it again."""
+        """Stop a broker gracefully and start it again."""
         self._happened(Happening.RESTARTED)
         self._down("restarts", SimulatedBroker.stop)
 
@@ -254,7 +260,7 @@ class Faults:
         self._down("loses power", SimulatedBroker.cut_power)
 
     def cut_off_broker(self) -> None:
-        """End a broker in the middle of its work with its disk."""
+        """End a broker between two disk calls of an operation."""
         broker = self._broker()
         calls, is_power = self._random.randint(1, 40), self._random.random() < 0.5
         how = "loses power" if is_power else "is killed"
@@ -271,7 +277,7 @@ class Faults:
         self._later(down_ms, broker.start)
 
     def _end(self, node: SimulatedBroker, away_ms: int, *, is_power: bool) -> None:
-        """Kill a broker or a slave, or cut its power, for a while."""
+        """Kill a broker or a slave or cut its power, and start it again after a while."""
         self._disturb(f"{node.name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
         (node.cut_power if is_power else node.kill)()
         self._later(away_ms, node.start)
@@ -294,7 +300,7 @@ class Faults:
             self._later(self._random.randint(1, DOWN_MS_MAX), name_server.start)
 
     def split_name_servers(self) -> None:
-        """Separate a name server from a broker, or from all: its routes become outdated."""
+        """Separate a name server from one broker or from all, so that its routes become outdated."""
         cluster, network = self._cluster, self._world.network
         name_server = self._random.choice(cluster.name_servers).name
         brokers = list(cluster.brokers)
@@ -309,7 +315,7 @@ class Faults:
             self._part(broker, name_server, block_ms)
 
     def set_clock(self) -> None:
-        """Set one machine's wall clock, and perhaps all of them by an hour, and back."""
+        """Set one machine's wall clock; perhaps also set all clocks by an hour and back."""
         nodes: list[SimulatedBroker | SimulatedConsumer] = [
             *self._cluster.brokers.values(),
             *self._cluster.alive(),
@@ -319,7 +325,7 @@ class Faults:
         node.process.clock.set_wall(by_ms)
         if self._clocks.random() < SWING_CHANCE:
             self._swing_clocks(nodes)
-        for node in nodes:  # As clock synchronisation does all the time.
+        for node in nodes:  # Small corrections, as clock synchronisation makes all the time.
             node.process.clock.set_wall(self._clocks.randint(-SLEWED_MS_MAX, SLEWED_MS_MAX))
 
     def _swing_clocks(self, nodes: Sequence[SimulatedBroker | SimulatedConsumer]) -> None:
@@ -334,7 +340,7 @@ class Faults:
     # Network and disks.
 
     def partition(self) -> None:
-        """Block the network between two processes, in both directions or one, one of them a server."""
+        """Block the network between two processes, at least one a server, in one direction or both."""
         network, source, target = self._world.network, self._anybody(), self._server()
         if source == target:
             return
@@ -408,7 +414,7 @@ class Faults:
         self._world.history.note("fault", f"notifications: {network.weather}")
 
     def spoil_disk(self) -> None:
-        """Fill a disk for a while, or let a sync fail, or empty the page cache."""
+        """Fill a disk for a while, make syncs fail, or empty the page cache."""
         broker = self._broker()
         disk, kind = broker.disk, self._random.choice(("full", "broken", "cold"))
         self._disturb(f"the disk of {broker.name} is {kind}")
@@ -426,7 +432,7 @@ class Faults:
     # Operations.
 
     def remove(self) -> None:
-        """Remove a member as an operator, preferably a static one that will not return."""
+        """Remove a member as an operator, preferably a static member that will not return."""
         spare = self._cluster.spare()
         gone = [m for m in self._cluster.members if m.instance_id is not None and not m.process.is_alive]
         ours = [m for m in gone[-1:] or spare if not m.plan.is_stock and not m.is_broadcasting]
@@ -446,10 +452,10 @@ class Faults:
             self._cluster.set_queues(topic, count)
 
     def make_again(self) -> None:
-        """Delete a topic at a broker, or at all of them, and create it again at once or later."""
+        """Delete a topic at one broker or all, and create it again at once or later."""
         cluster = self._cluster
         if any(member.plan.is_stock or member.is_broadcasting for member in cluster.members):
-            return  # Such members may read on at their offsets, and miss new messages.
+            return  # Such members may continue at their old offsets and miss new messages.
         topic, after_ms = (
             self._operations.choice(sorted(cluster.topics)),
             self._operations.choice((0, 5, 300, 2_500)),
@@ -462,7 +468,7 @@ class Faults:
             cluster.make_again(name, topic, after_ms)
 
     def delete_group(self) -> None:
-        """Delete a group at one broker or at all of them, while its members are alive."""
+        """Delete a group at one broker or all while its members are alive."""
         group = self._operations.choice(self._groups).name
         names = self._operations.choice(
             (list(self._cluster.brokers), [self._operations.choice(list(self._cluster.brokers))])
@@ -489,7 +495,7 @@ class Faults:
             self._cluster.set_queues(topic, count)
 
     def reset_pops(self) -> None:
-        """Reset a group that pops to the beginning of a topic."""
+        """Reset a popping group to the beginning of a topic."""
         if not self._cluster.popping():
             return
         group, topics = self._pops.choice(sorted(self._cluster.popping().items()))
@@ -499,7 +505,7 @@ class Faults:
             self._cluster.set_back_pops(name, group, topic)
 
     def set_back_in_time(self) -> None:
-        """Kill a broker, and start it again with its clock set back."""
+        """Kill a broker and start it again with its clock set back."""
         broker = self._cluster.brokers[self._pops.choice(list(self._cluster.brokers))]
         by_ms = self._pops.randint(1, BACK_MS_MAX)
         self._happened(Happening.SET_BACK_IN_TIME, broker.name)
@@ -521,14 +527,14 @@ class Faults:
     # Masters and slaves.
 
     def end_master(self) -> None:
-        """Kill a master, or cut its power, while its slave serves."""
+        """Kill a master or cut its power while its slave serves."""
         slave, away_ms = self._slave(), self._away_ms()
         if slave is not None:
             self._happened(Happening.MASTER_AWAY, slave.master.name)
             self._end(slave.master, away_ms, is_power=self._slaves.random() < 0.5)
 
     def end_slave(self) -> None:
-        """Kill a slave, or cut its power."""
+        """Kill a slave or cut its power."""
         slave, away_ms = self._slave(), self._away_ms()
         if slave is not None:
             self._end(slave, away_ms, is_power=self._slaves.random() < 0.5)
@@ -542,7 +548,7 @@ class Faults:
             self._part(slave.name, slave.master.name, away_ms)
 
     def end_acting(self) -> None:
-        """End a master, and its slave once that acts; where there is a second slave, that one acts on."""
+        """End a master, then its slave once it acts; a second slave, if any, continues to act."""
         slave, is_power = self._slave(), self._slaves.random() < 0.5
         away_ms, acts_ms = self._slaves.randint(*LONG_AWAY_MS), self._slaves.randint(*ACTS_MS)
         back_ms = self._slaves.randint(*SLAVE_AWAY_MS)
@@ -564,7 +570,7 @@ class Faults:
         self._later(acts_ms, end_slave)
 
     def freeze_master(self) -> None:
-        """Freeze a master until others have taken it for dead."""
+        """Freeze a master until others consider it dead."""
         slave, frozen_ms = self._slave(), self._slaves.randint(*FROZEN_MS)
         if slave is not None and slave.master.process.is_alive:
             self._happened(Happening.MASTER_FROZE, slave.master.name)
@@ -573,7 +579,7 @@ class Faults:
             self._later(frozen_ms, slave.master.process.resume)
 
     def lose_slave(self) -> None:
-        """Kill or freeze a slave for long: its SYNC_MASTER can confirm nothing."""
+        """Kill or freeze a slave for so long that its SYNC_MASTER cannot confirm sends."""
         slave, away_ms = self._slave(), self._slaves.randint(*ACTING_AWAY_MS)
         is_frozen = self._slaves.random() < FROZEN_CHANCE
         if slave is not None:
@@ -614,7 +620,7 @@ class Faults:
             member.kill()
 
     def kafka_sleep(self) -> None:
-        """Freeze a member for a while; its connections stay."""
+        """Freeze a member for a while; its connections stay open."""
         self._freeze_kafka(self._kafka_random.randint(10, self._kafka_random.choice(KAFKA_SLEEP_MS_MAX)))
 
     def kafka_oversleep(self) -> None:
@@ -634,7 +640,7 @@ class Faults:
         member.process.resume()
 
     def kafka_bounce(self) -> None:
-        """End a member, and start it again soon: a static one in its own place."""
+        """End a member and start it again soon; a static member resumes its place."""
         member = self._kafka_member()
         if member is not None:
             away_ms = self._kafka_random.randint(0, KAFKA_AWAY_MS_MAX)
@@ -649,7 +655,7 @@ class Faults:
             self._cluster.kafka.join(member.plan, instead_of=member)
 
     def kafka_cut_off(self) -> None:
-        """Part a member from its coordinator, while it reads on."""
+        """Separate a member from its coordinator while it continues to read."""
         member = self._kafka_member()
         if member is None or member.coordinator is None:
             return
@@ -659,7 +665,7 @@ class Faults:
         self._part(member.name, member.coordinator, block_ms, keeps=keeps)
 
     def end_coordinator(self) -> None:
-        """Kill the coordinator of a group, or cut its power, soon after a member joins or leaves."""
+        """Kill a group's coordinator or cut its power soon after a member joins or leaves."""
         kafka, plan = self._cluster.kafka, self._plan()
         members = kafka.alive(plan.name) if plan is not None else []
         coordinators = [each.coordinator for each in members if each.coordinator is not None]
@@ -685,14 +691,14 @@ class Faults:
         return self._kafka_random.choice(plans) if plans else None
 
     def _kafka_member(self) -> SimulatedKafkaMember | None:
-        """Draw a live member; the last of its group is spared."""
+        """Draw a live member, but never the last of its group."""
         spare = self._cluster.kafka.spare()
         return self._kafka_random.choice(spare) if spare else None
 
     # Targets.
 
     def _member(self) -> SimulatedConsumer | None:
-        """Draw a live member; the last of its kind is spared."""
+        """Draw a live member, but never the last of its kind."""
         spare = self._cluster.spare()
         return self._random.choice(spare) if spare else None
 
@@ -716,7 +722,7 @@ class Faults:
         )
 
     def _part(self, one: str, other: str, part_ms: int, *, keeps: bool = False) -> None:
-        """Block the network between two processes, in both directions. keeps: their frames wait."""
+        """Block the network between two processes in both directions. keeps: frames wait, none are lost."""
         for source, target in ((one, other), (other, one)):
             self._world.network.block(source, target, keeps=keeps)
             self._later(part_ms, partial(self._world.network.unblock, source, target))
@@ -731,7 +737,7 @@ class Faults:
         self._world.time.at(self._world.time.now_ms + delay_ms, action)
 
 
-#: The names of all faults: every public method but those that control them.
+#: The names of all faults: all public methods except those that control faults.
 FAULTS: Final = frozenset(name for name in vars(Faults) if name[0] != "_") - {"happen", "end", "undo"}
 
 

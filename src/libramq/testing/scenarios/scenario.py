@@ -1,4 +1,4 @@
-"""The scenario of a seed: how a cluster, its load and its faults are drawn, and how likely each kind is."""
+"""The scenario of a seed: draws a cluster, its load and its faults, each kind with its likelihood."""
 
 import random
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from libramq.testing.history import KafkaGroupPlan
 from libramq.testing.nodes.consumer_node import Handling
 from libramq.testing.scenarios.faults import FAULTS
 
-#: Nothing fails in a calm scenario: members join and leave gracefully.
+#: In a calm scenario nothing fails: members join and leave gracefully.
 CALM: Final = (
     *("join", "join", "stop", "stop", "stop_stock", "grow", "deafen", "join_many", "set_clock") * 8,
     "join_hundred",
@@ -20,7 +20,7 @@ ROUGH: Final = (
     "cut_off_broker", "cut_off_broker", "restart_name_server", "split_name_servers", "set_clock", "partition",
     "partition", "partition", "reset", "reset", "deafen", "spoil_disk",
 )  # fmt: skip
-#: Drawn from separate streams, so that seeds keep their histories.
+#: Drawn from separate streams, so that existing seeds keep their histories.
 OPERATIONS: Final = ("make_again", "make_again", "delete_group", "reset_offsets", "shrink")
 CUT_OFF: Final = ("partition", "partition", "pause")
 SPLITS: Final = ("split_brokers", "split")
@@ -29,26 +29,27 @@ SLAVES: Final = ("end_master", "end_master", "end_slave", "part_slave")
 SLAVES_CHANCE: Final = 0.1
 SYNC_MASTER_CHANCE: Final = 0.5
 ACTING_CHANCE: Final = 0.08
-#: How else a master with slaves that act fails, when that is known to its slaves, and how long it takes.
+#: Further faults of a master with acting slaves. They happen at PAIRS_AT_MS, when the slaves know the master,
+#: and the scenario continues for PAIRS_MS.
 PAIRS: Final = ("end_acting", "end_acting", "freeze_master")
 PAIRS_CHANCE: Final = 0.08
 PAIRS_AT_MS: Final = (7_000, 12_000)
 PAIRS_MS: Final = 55_000
-#: Groups that pop where no slave acts, more often where a SYNC_MASTER waits for its slave.
+#: The chances of popping groups without acting slaves, higher if a SYNC_MASTER waits for its slave.
 POPS_CHANCE: Final = 0.08
 WAITING_POPS_CHANCE: Final = 0.5
 ONLY_SLAVES_CHANCE: Final = 0.5
 POPS: Final = ("reset_pops", "reset_pops", "set_back_in_time", "kill_popper")
-#: How often nothing but masters fails, so that what waits must come exactly once.
+#: The chance that only masters fail, so that delayed messages must arrive exactly once.
 ONLY_MASTERS_CHANCE: Final = 0.5
-#: So often that members find a slave while its master is away.
+#: Short enough for members to find a slave while its master is away.
 ROUTE_REFRESH_MS: Final = 500
 SHORT_SESSIONS_CHANCE: Final = 0.3
-#: Handlers slower than the revoke timeout: their last commits are refused.
+#: Handlers slower than the revoke timeout, whose last commits are refused.
 SLOW_CHANCE: Final = 0.02
 SLOW_MS: Final = 1_500
 SLOW_REVOKE_MS: Final = 1_000
-#: Topics keep their queues where there are Kafka's groups.
+#: The chance of Kafka's groups; topics then keep their queues (NOT_WITH_KAFKA).
 KAFKA_CHANCE: Final = 0.08
 KAFKA_CALM: Final = ("kafka_join", "kafka_stop", "grow")
 KAFKA_ROUGH: Final = (
@@ -56,21 +57,21 @@ KAFKA_ROUGH: Final = (
     "kafka_bounce", "kafka_cut_off", "end_coordinator", "end_coordinator", "grow",
 )  # fmt: skip
 NOT_WITH_KAFKA: Final = ("make_again", "shrink")
-#: Brokers that are apart may number new partitions differently (docs/design/kafka-cluster.md).
+#: Separated brokers may number new partitions differently (docs/design/kafka-cluster.md).
 PARTED: Final = ("partition", "split", "split_brokers", "split_name_servers")
-#: How much later than other members Kafka's come, and all faults: brokers know each other, and each other's
+#: How much later Kafka's members, and then all faults, begin: brokers first learn of each other and their
 #: topics.
 KAFKA_AFTER_MS: Final = 2_500
 #: Longer than a session of Kafka's members.
 LONG_CHANCE: Final = 0.3
 LONG_MS: Final = 65_000
 CALM_SHARE: Final = 0.25
-#: How likely a member is a stock one: groups of ours, of stock members, of both.
+#: Chances that a member is a stock one: none of the group, all, or some.
 STOCK_CHANCES: Final = (0.0, 0.0, 0.0, 1.0, 0.3)
-#: How likely stock members ask for their queues: none of the group, all of it, some.
+#: Chances that a stock member asks for its queues: none of the group, all, or some.
 ASK_CHANCES: Final = (0.0, 0.0, 1.0, 1.0, 0.5)
 BROADCASTING_CHANCE: Final = 0.08
-#: If handlers fail often: after how many redeliveries a message becomes a dead letter.
+#: The chance of frequently failing handlers and few redeliveries, so that messages become dead letters.
 DEAD_LETTER_CHANCE: Final = 0.1
 
 
@@ -78,7 +79,7 @@ DEAD_LETTER_CHANCE: Final = 0.1
 class Scenario(ClusterPlan):
     """A cluster to simulate, with its load. actions: (ms after the beginning, name of one of FAULTS).
 
-    Where slaves act, some messages wait. Kafka's groups read the same topics.
+    With acting slaves, some messages are delayed. Kafka's groups read the same topics.
     """
 
     topics: dict[str, int]
@@ -103,9 +104,10 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def _with_pops(scenario: Scenario, seed: int) -> Scenario:
-    """Add groups that pop to some scenarios without Kafka's groups; where slaves act there are some.
+    """Add popping groups to some scenarios without Kafka's groups; those with acting slaves already have
+    some.
 
-    Where a SYNC_MASTER waits for its slave, nothing fails but that in half of them.
+    If a SYNC_MASTER waits for its slave, only the slave fails in half of them.
     """
     chance = random.Random(f"{seed}/groups that pop")
     likely = WAITING_POPS_CHANCE if scenario.waits_for_slaves else POPS_CHANCE
@@ -133,9 +135,10 @@ def _with_pops(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _with_pairs(scenario: Scenario, seed: int) -> Scenario:
-    """Give the first of several brokers slaves that act, and have it freeze, or a slave end that acts.
+    """Give the first of several brokers acting slaves, and freeze the master or end an acting slave.
 
-    In some scenarios without slaves; nothing else fails, so that what waits must come exactly once.
+    Applies to some scenarios without slaves. Nothing else fails, so that delayed messages must arrive exactly
+    once.
     """
     chance = random.Random(f"{seed}/pairs whose slaves act")
     if scenario.slave_count or scenario.broker_count == 1 or chance.random() >= PAIRS_CHANCE:
@@ -148,7 +151,7 @@ def _with_pairs(scenario: Scenario, seed: int) -> Scenario:
         has_acting_slaves=True,
         has_second_slaves=has_second,
         has_long_pops=True,
-        waits_for_slaves=not has_second and chance.random() < SYNC_MASTER_CHANCE,  # Of two, one would do.
+        waits_for_slaves=not has_second and chance.random() < SYNC_MASTER_CHANCE,  # One would do.
         duration_ms=at_ms + PAIRS_MS,
         groups=tuple(
             replace(
@@ -200,9 +203,9 @@ def _with_kafka(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _with_acting_slaves(scenario: Scenario, seed: int) -> Scenario:
-    """Give the first of several brokers a slave that acts, in some scenarios without any.
+    """Give the first of several brokers an acting slave in some scenarios without slaves.
 
-    No clock is set in these: what waits until a time would be delivered an hour later.
+    No clock is set in these, because timer messages could then be delivered an hour later.
     """
     chance = random.Random(f"{seed}/acting slaves of a scenario")
     if scenario.slave_count or scenario.broker_count == 1 or chance.random() >= ACTING_CHANCE:
@@ -227,7 +230,7 @@ def _with_acting_slaves(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _with_slaves(scenario: Scenario, seed: int) -> Scenario:
-    """Give the first broker a slave in some scenarios, and have either fail."""
+    """Give the first broker a slave in some scenarios, and make either fail."""
     chance = random.Random(f"{seed}/pairs of the scenario")
     if chance.random() >= SLAVES_CHANCE:
         return scenario
@@ -247,7 +250,7 @@ def _with_slaves(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _with_operations(scenario: Scenario, seed: int) -> Scenario:
-    """Add administrators' operations."""
+    """Add operators' actions."""
     chance = random.Random(f"{seed}/operations of the scenario")
     count = chance.choice((0, 0, 1, 2))
     last_ms = scenario.duration_ms - 1_000
@@ -266,10 +269,9 @@ def _with_splits(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _with_short_sessions(scenario: Scenario, seed: int) -> Scenario:
-    """Shorten the sessions in some scenarios: they are shorter than partitions and pauses, of which there are
-    more.
+    """Make sessions shorter than partitions and pauses in some scenarios, and add more of both.
 
-    In half of these a handler sometimes takes longer than its member's revoke timeout.
+    In half of these, a handler sometimes takes longer than its member's revoke timeout.
     """
     chance = random.Random(f"{seed}/sessions of the scenario")
     if chance.random() >= SHORT_SESSIONS_CHANCE:
