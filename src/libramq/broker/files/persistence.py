@@ -1,8 +1,8 @@
 """Persistence: when changed tables are written to their files by a thread (topics and groups after 0.5 s,
 offsets every 5 s).
 
-topics, groups, fences, coordinated groups 0.5 s after a change; the journal has it at once committed offsets,
-delay levels' offsets `progress`: once the messages before them are durable
+    topics, groups, fences, coordinated groups     0.5 s after a change; the journal has it at once
+    committed offsets, delay levels' offsets       `progress`: once the messages before them are durable
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
 """POP's state: the check points in flight, their journal, where the next start begins to read it, and what a
 clean stop rewrites.
 
-open loaded from what either broker left; Apache's state is taken over, once close check points in flight are
-rewritten, so that the next start reads only those
+    open     the state left by either broker is loaded; Apache's is taken over, once
+    close    check points in flight are rewritten, so that the next start reads only those
 """
 
 from collections.abc import Callable, Iterator

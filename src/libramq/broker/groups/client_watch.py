@@ -1,8 +1,10 @@
 """The client watch: how often a broker looks for silent consumers and producers, to probe and remove them,
 and repeats notifications of changes.
 
-members that have not fetched since a change notified again, once a second each silent members, silent
-producers probed, then removed rebalances recorded once they have settled groups diagnosed every few seconds
+    members that have not fetched since a change   notified again, once a second each
+    silent members, silent producers               probed, then removed
+    rebalances                                     recorded once they have settled
+    groups                                         diagnosed every few seconds
 
 When a user is disabled or deleted, its clients are removed: brokers also send clients unrequested messages.
 """

@@ -1,7 +1,7 @@
 """Offset commits: which are accepted, by group, queue and the member's right under its epoch; where a group
 continues; operators' resets and what ends them; offsets beyond a queue's end; and the write to the journal.
 
-commit … commit ─► write ─► acknowledged all commits of one read, by one write
+    commit … commit ─► write ─► acknowledged        all commits of one read, by one write
 """
 
 import errno

@@ -1,9 +1,9 @@
 """Requests that wait for the disk: one that reads old files runs again once a thread has read them; one that
 changes a table is answered when its journal is on the disk.
 
-reads_cold old files are read on a thread, not on the loop. Such a request changes nothing before it has read,
-               so it is simply processed again when the thread is done.
-is_recorded the reply waits until the change is in a journal on the disk; not under ASYNC_FLUSH
+    reads_cold     old files are read on a thread, not on the loop. Such a request changes nothing before it
+                   has read, so it is simply processed again when the thread is done.
+    is_recorded    the reply waits until the change is in a journal on the disk; not under ASYNC_FLUSH
 """
 
 from collections.abc import Callable

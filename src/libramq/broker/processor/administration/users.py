@@ -36,8 +36,8 @@ _SUPER_CHANGED: Final = "The super user can only be update by super user"
 class UserAdministration:
     """The processor of these requests.
 
-    access: None while clients are not authenticated; otherwise anybody could then create a super user for
-    later.
+    access: None while clients are not authenticated. Changes are then refused, because anybody could create a
+    super user for later.
     """
 
     def __init__(self, users: Users, access: AccessControl | None, config: BrokerConfig) -> None:

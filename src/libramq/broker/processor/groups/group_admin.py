@@ -105,7 +105,7 @@ class GroupAdministration:
 
     @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
     def forbid(self, request: Request) -> Outcome:
-        """Forbid a group to read a topic, or allow it again, as requested; return whether it may.
+        """Forbid a group from reading a topic, or allow it again, as requested; return whether it may.
 
         Held pulls are refused at once; otherwise they would get the next message.
         """
