@@ -145,9 +145,7 @@ def load_broker_config(
 
 
 def advice(name: str, options: type = BrokerConfig) -> str:
-    """Return a suggestion for a message about an unknown option: the option with the most similar name, if
-    any.
-    """
+    """Suggest the most similar option in a message about an unknown one; empty if there is none."""
     named = [(option.name, str(option.metadata["name"])) for option in fields(options) if option.metadata]
     # As commands name them, for example metricsPort.
     by_lower = {ours.replace("_", ""): known for ours, known in named}

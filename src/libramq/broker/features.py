@@ -103,9 +103,9 @@ log = get_logger(__name__)
 class Feature:
     """A feature; subclasses set the attributes that they have.
 
-        services     serve requests singly, batch_services those of one read together
-        hooks        are called when connections end, as time passes, and after stalls
-        listeners    are called with new messages of every topic, topic_listeners with those of one topic
+    services     serve requests singly, batch_services those of one read together
+    hooks        are called when connections end, as time passes, and after stalls
+    listeners    are called with new messages of every topic, topic_listeners with those of one topic
     """
 
     services: Sequence[object] = ()
@@ -405,9 +405,9 @@ class DelayFeature(Feature):
 class PopFeature(Feature):
     """Serves the pops of all groups.
 
-        taking      positions: which messages are next
-        popping     check points: messages become invisible        acknowledging    … and are done
-        reviving    … or visible again, when they are due
+    taking      positions: which messages are next
+    popping     check points: messages become invisible        acknowledging    … and are done
+    reviving    … or visible again, when they are due
     """
 
     def __init__(self, base: Base, groups: GroupFeature, redelivery: Redelivery) -> None:

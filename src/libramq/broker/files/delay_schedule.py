@@ -153,9 +153,7 @@ class DelaySchedule:
         }
 
     def _begin_again(self, ends: dict[int, int]) -> None:
-        """Restart levels whose offsets are beyond their ends: delivered copies may be lost with that part of
-        the log.
-        """
+        """Restart levels with offsets beyond their ends: delivered copies may be lost as well."""
         for level, end in ends.items():
             log.warning(
                 "a delay level's offset lies beyond its queue; messages without a copy are delivered again",
@@ -255,9 +253,7 @@ class DelaySchedule:
         return offset if account is None else account.first_undelivered(offset)
 
     def next_offset(self, level: int) -> int:
-        """Return where a level continues; at most its end, as a crash may have shortened it
-        (correctDelayOffset).
-        """
+        """Return where a level continues: at most its end, which a crash may lower (correctDelayOffset)."""
         topic, queue_id = names.SCHEDULE_TOPIC, level - 1
         offset = min(self.offsets.get(level, 0), self._store.max_offset(topic, queue_id))
         return max(offset, self._store.min_offset(topic, queue_id))

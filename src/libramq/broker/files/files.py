@@ -241,8 +241,7 @@ class BrokerFiles:
         return False
 
     def forget_progress(self) -> None:
-        """Redeliver everything pending: a slave's log is about to be truncated, which removes copies already
-        delivered.
+        """Redeliver everything pending: a slave's log is about to be cut, and delivered copies with it.
 
         The master's progress is copied again soon. The files are written as soon as possible
         (`is_progress_saved`).

@@ -69,9 +69,7 @@ class MessageLog:
             raise self.refused(MESSAGE_ILLEGAL)
 
     def may_hold(self, topics: Sequence[str], size: int) -> bool:
-        """Return whether one file may hold messages of these topics, with `size` bytes of bodies and
-        properties.
-        """
+        """Return whether one file may hold messages of these topics; size: of their bodies and properties."""
         around = max(record_size(topic, 0, 0, HOST_BITS) for topic in set(topics))
         return size + around * len(topics) <= self._store.config.mapped_file_size_commit_log - BLANK_BYTES
 

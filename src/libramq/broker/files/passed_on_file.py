@@ -99,9 +99,7 @@ class PassedOnFile:
         self.content = msgspec.structs.replace(self.content, halves=None)
 
     def become_master(self, journal_end: int) -> PassedOn:
-        """Return the account up to the journal's end, and begin an empty one: this broker is no longer a
-        slave.
-        """
+        """Return the account up to the journal's end, and begin an empty one: it is no slave any more."""
         passed_on = self.account.bounded(journal_end)
         self._clear()
         return passed_on

@@ -33,6 +33,7 @@ log = get_logger(__name__)
 
 #: Ours: messages per read.
 READ_MAX: Final = 1024
+#: Ours: bytes per read.
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 #: TimerMessageStore.DAY_SECS and similar: no timer message waits longer than timerMaxDelaySec.
 WAITING_MS_MAX: Final = 3 * 24 * 3600 * 1000
@@ -120,9 +121,7 @@ class JournalReader:
         self._offset = max(place, store.min_offset(names.TIMER_TOPIC, 0))
 
     def step(self, is_moved: Callable[[MessageExt], bool] = lambda message: False) -> bool:
-        """Read the next entries; return whether there are more. May raise ColdRead. is_moved: entries to
-        leave out.
-        """
+        """Read on; return whether there is more. May raise ColdRead. is_moved: entries to leave out."""
         if self._offset >= self.end:
             return False
         read = self._store.read(names.TIMER_TOPIC, 0, self._offset, self._read_max, READ_BYTES_MAX)

@@ -93,9 +93,7 @@ class PopState:
         return self.journal.skip(offset)
 
     def owns(self, real_topic: str | None) -> bool:
-        """Return whether timer messages for a topic are POP's entries; Apache's are delivered if not taken
-        over.
-        """
+        """Return whether timer messages for a topic are POP's entries; those not taken over are delivered."""
         return self._is_taken_over and real_topic == self._revive_topic
 
     def passed_on(self, what: PassedOn) -> Iterator[None]:

@@ -164,7 +164,7 @@ class ConsumerClients:
         """Apply one group of a heartbeat; its members are notified if the group changed."""
         group = self._groups.get(consumer.group)
         if group is None or member.peer not in group.members:
-            self._announce_departures()  # # Perhaps its own, in the same read: it leaves before it joins.
+            self._announce_departures()  # Perhaps its own, in the same read: it leaves before it joins.
             member_count = len(group.members) if group is not None else 0
             if member_count >= MEMBERS_MAX or self._groups.group_count(member.peer) >= GROUPS_PER_PEER_MAX:
                 log.warning("member refused", group=consumer.group, client=member.client_id)
@@ -370,7 +370,7 @@ class Notifications:
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> None:
         """Notify some members of a group's change now; the others are due within wait_ms.
 
-        wait_ms: notified sooner, they would be refused the locks of the member that has gone, and Java's
+        wait_ms: members notified sooner would be refused the locks of the member that has gone, and Java's
         client retries a second later. Longer waits than that are pointless, and ignored.
         """
         wait_ms = wait_ms if wait_ms <= REPEAT_MS else 0

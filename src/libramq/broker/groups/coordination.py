@@ -73,9 +73,7 @@ class GroupPeers(Protocol):
     view: ClusterView
 
     def queues(self, topic: str) -> Sequence[MessageQueue] | None:
-        """Return the queues of a topic at other brokers; None if unknown, in which case `topic_changed`
-        follows.
-        """
+        """Return a topic's queues at other brokers; None if unknown: `topic_changed` will follow."""
 
     def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
         """Send another broker's fence the owners of its queues."""

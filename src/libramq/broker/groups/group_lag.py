@@ -40,8 +40,9 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A group's progress at this broker. queue_count: of the topics it reads. committed: changes with every
-    commit.
+    """A group's progress at this broker.
+
+    queue_count: of the topics that it reads. committed: changes with every commit.
     """
 
     lags: Mapping[str, Lag]

@@ -40,9 +40,7 @@ class Exchange(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """The answer to an exchange. codes: of the commits in the answering broker's queues; offsets: where
-    committed.
-    """
+    """The answer to an exchange. codes: of commits in the broker's own queues; offsets: those that exist."""
 
     codes: Mapping[MessageQueue, int]
     offsets: Mapping[MessageQueue, int]

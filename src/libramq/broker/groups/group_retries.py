@@ -162,9 +162,7 @@ class GroupRetries:
         level.begin, level.end = end, max(end, level.end)
 
     def topic_deleted(self, topic: str) -> None:
-        """Forget messages waiting for a topic: when due they are dropped, even if the topic was created
-        again.
-        """
+        """Forget messages for a deleted topic: when due, they are dropped, even if the topic exists again."""
         if topic.startswith(names.RETRY_PREFIX):
             group = topic.removeprefix(names.RETRY_PREFIX)
             for level in self._levels.values():

@@ -153,8 +153,7 @@ class ObservedRebalances:
         is_opened: bool = False,
         now_ms: MonotonicMs,
     ) -> None:
-        """Note that a member pulls a queue; is_opened: it has opened the queue, as members of coordinated
-        groups do.
+        """Note that a member pulls a queue; is_opened: after an opening, as in coordinated groups.
 
         A member that pulls without an opening does not know yet that its group is coordinated; it owns
         nothing there.

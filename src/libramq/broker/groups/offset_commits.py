@@ -119,9 +119,7 @@ class OffsetCommits:
         return self.query(group, topic, queue_id) if ahead is None else ahead
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """Apply earlier commits beyond the end that a queue has now reached; slaves leave that to their
-        master.
-        """
+        """Apply commits that a queue's end has reached by now; slaves leave that to their master."""
         if self._ledger.offsets.ahead.by_queue and not self._store.config.is_copy:
             self._add(self._ledger.offsets.reached(topic, queue_id, end))
 
@@ -203,8 +201,7 @@ class OffsetCommits:
             self._reset_readers[group, topic, queue_id] = reader
 
     def follows_reset(self, group: str, topic: str, queue_id: int, offset: int, reader: int) -> bool:
-        """Return whether a connection that pulls from an offset follows the pending reset; that ends the
-        reset.
+        """Return whether a connection that pulls from an offset follows the pending reset, which ends then.
 
         A connection that was not answered with the reset, though it pulls from its offset, may hold earlier
         messages whose commits would undo it.
@@ -279,9 +276,7 @@ class OffsetCommits:
         self._change(self._ledger.offsets.remove_others(keys | self.at_slave.table.keys()))
 
     def lower(self, first: Mapping[tuple[str, str, int], int]) -> None:
-        """Lower offsets of group, topic and queue to these; waits until they are on the disk, and raises
-        OSError.
-        """
+        """Lower offsets of group, topic and queue to these, on the disk; waits for it, and raises OSError."""
         for (group, topic, queue_id), offset in first.items():
             if (self.query(group, topic, queue_id) or 0) > offset:
                 change = self._ledger.offsets.commit(group, topic, queue_id, offset, offset)
@@ -297,7 +292,7 @@ class OffsetCommits:
                 raise
 
     def cut(self) -> None:
-        """Lower offsets beyond the ends of queues: the log was truncated, and they will be reused."""
+        """Lower offsets to the ends of queues: the log was truncated, and new messages reuse the rest."""
         self._change(self._ledger.offsets.clamp(self._store.max_offset))
         self.at_slave.cut(self._store.max_offset)
 

@@ -1,5 +1,5 @@
 """Durability: when the log is flushed (SYNC_FLUSH, ASYNC_FLUSH), on a thread or the loop, and which replies
-wait for it how long.
+wait for it, and for how long.
 
     ReplyWhenDurable ─► parked, by offset ─► plan ─► run_flush ─► done | failed ─► answers, in groups
                                                      on a thread, or on the loop while the disk is fast

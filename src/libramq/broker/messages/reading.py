@@ -226,8 +226,7 @@ class Reading:
             self._fences.check(pull.group, pull.topic, pull.queue_id, pull.member, pull.epoch)
 
     def _reset_to_follow(self, pull: Pull) -> int | None:
-        """Return the offset to which the consumer must be moved; None at a slave, which leaves that to its
-        master.
+        """Return the offset to which the consumer must be moved; None at a slave: its master does that.
 
         With its next copy of the offsets, the slave would get the reset again, and move the consumer again.
         """

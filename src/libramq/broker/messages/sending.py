@@ -191,8 +191,7 @@ class Sending:
         now_ms: MonotonicMs,
         stored: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Store all of several messages by one append, in the queues they name; their properties have no
-        effect.
+        """Store several messages by one append, in the queues they name; their properties have no effect.
 
         The waiter gets their positions once they are safe. If one of them is refused, raises BrokerError and
         stores nothing. If no single log file holds all of them, the first ones may be stored although the
@@ -243,9 +242,7 @@ class Sending:
     def prepare(
         self, draft: Draft, sender: Connection, wall_ms: WallMs, now_ms: MonotonicMs
     ) -> Prepared | Steps:
-        """Check a draft and build its messages, those of a large batch in steps; raises BrokerError if it is
-        bad.
-        """
+        """Check a draft and build its messages, in steps for a large batch; raises BrokerError."""
         if not names.is_sendable(draft.topic):
             require_sendable(draft.topic)
         topic = self._topics.get(draft.topic)

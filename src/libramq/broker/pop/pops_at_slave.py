@@ -67,7 +67,7 @@ class PopsAtSlave:
     def settle(self) -> None:
         """Set the deadline; forget everything if the master is back.
 
-        A truncated log also shows that it is back: offsets may soon mean other messages.
+        A truncated log counts as its return: offsets may soon mean other messages.
         """
         before, self._end = self._end, self._store.end
         is_serving = self.may_serve()

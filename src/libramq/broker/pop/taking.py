@@ -101,10 +101,10 @@ class Share(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The result of a pop. shares: may include queues that were only skipped ahead. rest: messages left
-    behind.
+    """The result of a pop. rest: messages left behind.
 
-    cold: ranges to be read from the disk first; then nothing was taken.
+    shares: may include queues that were only skipped ahead. cold: ranges to be read from the disk first; then
+    nothing was taken.
     """
 
     shares: Sequence[Share] = ()
@@ -180,9 +180,7 @@ class Taking:
         )
 
     def position(self, wanted: PopSelection, topic: str, queue_id: int) -> int:
-        """Return the offset from which a group reads a queue next; raises BrokerError if a reset cannot be
-        stored.
-        """
+        """Return a group's next offset in a queue; raises BrokerError if a reset cannot be stored."""
         queue = (wanted.group, topic, queue_id)
         reset = self._offsets.take_reset(wanted.group, topic, queue_id)
         if reset is not None:
@@ -229,9 +227,7 @@ class Taking:
         return bool(waiting) and waiting[0][0] <= flushed
 
     def _returned(self, queue: QueueOfGroup, before: int | None) -> None:
-        """Keep a position that is ahead of an offset returned by a slave: the offset was not set by anyone
-        else.
-        """
+        """Keep a position ahead of an offset that a slave returned: nobody else has set that offset."""
         position, committed = self._positions.find(queue, before), self._offsets.query(*queue)
         if position is not None and committed is not None and position >= committed:
             self._positions.committed(queue, committed)
@@ -259,9 +255,7 @@ class Taking:
         ]
 
     def _is_anothers(self, topic: str) -> bool:
-        """Return whether a retry topic under an old name is another group's; this broker sends none there
-        now.
-        """
+        """Return whether an old-style retry topic, which gets no messages now, is another group's."""
         return self._has_new_names and topic.removeprefix(names.RETRY_PREFIX) in self._groups
 
     def _read(

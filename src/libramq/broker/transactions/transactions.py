@@ -49,9 +49,9 @@ class Transactions:
     def end(self, message: MessageExt, *, is_commit: bool, now: Now) -> AppendResult | None:
         """Commit a half message or roll it back; None if that has happened already. Raises BrokerError.
 
-        Producers repeat themselves, and may answer a check after they have ended the transaction. Neither
-        stores a message twice, nor a rolled-back one. An end of a forgotten transaction is refused; if the
-        transaction is open after all, its producer is asked about the copy.
+        Producers repeat themselves, and may answer a check after they have ended the transaction. A message
+        is never stored twice, and never after a rollback. An end of a forgotten transaction is refused; if
+        the transaction is open after all, its producer is asked about the copy.
         """
         known = self.open.known(message.queue_offset, half.first_offset(message))
         if known is Known.ENDED:

@@ -160,9 +160,7 @@ class RuntimeInfo:
             return "-1.0"
 
     def _counts(self) -> tuple[int, ...]:
-        """Return the messages stored and read, and the timer messages collected and delivered, since the
-        start.
-        """
+        """Return the totals of messages stored and read, and of timer messages collected and delivered."""
         return (*self._store.traffic, self._timers.collected, self._timers.delivered)
 
     def _rates(self, column: int) -> str:

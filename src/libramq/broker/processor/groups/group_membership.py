@@ -292,9 +292,7 @@ class GroupBegin:
 
     @serves(RequestCode.GROUP_BEGIN)
     def handle(self, request: Request) -> Work[Outcome]:
-        """Return the time from which the group reads queues without an offset; none if it is new to the
-        topic.
-        """
+        """Return the time from which the group reads queues without an offset; none for a new group."""
         header: h.GroupBeginHeader = request.header
         group, topic = header.consumer_group, header.topic
         self._topics.require(topic)

@@ -56,9 +56,7 @@ class QueryAssignment:
 
     @serves(RequestCode.QUERY_ASSIGNMENT)
     def query(self, request: Request) -> Outcome:
-        """Return a member's queues of a topic; ConfigError for a strategy that is unknown or needs more
-        input.
-        """
+        """Return a member's queues of a topic; raises ConfigError for an invalid or incomplete strategy."""
         body: QueryAssignmentBody = request.body
         group = self._clients.group(body.consumer_group)
         if group is None or not group.has_client(body.client_id):

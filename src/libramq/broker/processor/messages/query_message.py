@@ -80,9 +80,7 @@ class QueryMessage:
 
     @serves(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, request: Request) -> Outcome:
-        """Return the next message's offset; on request, also where in the log a topic of this name was last
-        deleted.
-        """
+        """Return the next message's offset; on request, also the log offset of the topic's last deletion."""
         header: h.MaxOffsetHeader = request.header
         offset = str(self._store.max_offset(header.topic, header.queue_id))
         if not header.lb_since:
