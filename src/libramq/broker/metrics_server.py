@@ -116,7 +116,7 @@ def respond(app: Any, head: bytes) -> tuple[bytes, bool]:
     except Exception as error:  # It parses the client's input.
         log.warning("metrics could not be encoded", exc_info=error)
         return _encoded("500 Internal Server Error", [], b""), True
-    # For HEAD, the response wrongly has a body, which the client does not expect: close the connection.
+    # The response to HEAD has a body, which its client does not expect.
     wishes = {wish.strip().lower() for wish in ",".join(headers.get_all("Connection", [])).split(",")}
     is_last = version != "HTTP/1.1" or "close" in wishes or method == "HEAD"
     status, answer_headers = started

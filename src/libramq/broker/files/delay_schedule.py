@@ -134,8 +134,7 @@ class DelaySchedule:
         self.accounts = _checked({level: each.bounded(ends[level]) for level, each in accounts.items()})
         #: Counts changes of offsets and accounts.
         self.version = 0
-        #: Called after a delivery with the level, the start and the end of the range, and the messages read
-        #: there.
+        #: Called after a delivery with its level, start, end, and the messages read there.
         self.delivered: Callable[[int, int, int, Sequence[MessageExt]], None] = lambda *_: None
         self._begin_again({level: ends[level] for level, offset in offsets.items() if offset > ends[level]})
         self._clock = clock

@@ -67,8 +67,7 @@ class PopJournal:
         self._host = encode_host(store.config.store_host)
         #: The offset of the next entry.
         self.end = store.max_offset(names.TIMER_TOPIC, 0)
-        #: Runs of adjacent entries without other messages between them: first offset → offset behind the
-        #: last.
+        #: Runs of adjacent entries: first offset → offset behind the last.
         self._runs: dict[int, int] = {}
         self._run_start = 0
 

@@ -100,7 +100,7 @@ class QueueOpening:
     def _open(self, queue: QueueToOpen, connection: Connection, client_id: str | None) -> OpenedQueue:
         group, topic, queue_id, claim = queue
         self._requirements.queue_to_open(topic, queue_id)
-        # Before any change: it may read the queue's first message, which raises if the caller must not wait.
+        # Before any change, because it may raise ColdRead.
         offset = self._offsets.first_to_read(group, topic, queue_id)
         is_initial = offset is not None and self._offsets.query(group, topic, queue_id) is None
         with Journalling("opening"):

@@ -65,7 +65,7 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
     topic_start: see `messages.reading`. takes_batches: the reader unwraps inner batches itself.
     commit_offset: the group has read up to there. hold_ms: how long to wait for a message; None: not at all.
     tag_codes, message_filter: from `PullFilters`. warmings: how many times a thread has read for it.
-    users_version: the version of the users table by which it was permitted; None: the present one.
+    users_version: of the users table that permitted it; None: the present one.
     """
 
     waiter: Waiter[PullResult]

@@ -55,7 +55,7 @@ class Fetch(msgspec.Struct, eq=False, kw_only=True):
     """A read of several queues. bytes_min: bytes that end the wait before `hold_ms` is over.
 
     as_stored: inner batches are read whole, possibly from before the offset. warmings: how many times a
-    thread has read for it. users_version: the version of the users table by which it was permitted.
+    thread has read for it. users_version: of the users table that permitted it.
     """
 
     waiter: Waiter[Sequence[ReadResult | BrokerError]]

@@ -81,7 +81,7 @@ class Pop(msgspec.Struct, eq=False, kw_only=True):
     wide_max: the most messages if it may get several check points of a queue; not in order.
     is_notification: the client only asks whether there are messages, and fetches them by another pop.
     warmings: how many times a thread has read for it.
-    users_version: the version of the users table by which it was permitted; None: the present one.
+    users_version: of the users table that permitted it; None: the present one.
     """
 
     waiter: Waiter[PopResult]

@@ -51,7 +51,7 @@ CALL_MS: Final = 10_000
 STATUS_MS: Final = 5_000
 #: MQVersion.V3_1_8_SNAPSHOT: older members do not know these requests.
 VERSION_WITH_CALLS: Final = 62
-#: Ours: probes of silent members are numbered from 1; these numbers must not collide with theirs.
+#: Ours: above the numbers of probes of silent members, which begin at 1.
 FIRST_NUMBER: Final = 1 << 30
 #: Ours: members queried for one status.
 MEMBERS_QUERIED_MAX: Final = 1_000

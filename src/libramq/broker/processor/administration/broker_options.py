@@ -24,8 +24,7 @@ from libramq.rpc.request import Request, serves
 
 log = get_logger(__name__)
 
-#: AdminBrokerProcessor.initConfigBlackList and BrokerConfig.configBlackList, and the options that are secret
-#: here.
+#: AdminBrokerProcessor.initConfigBlackList and BrokerConfig.configBlackList, and our secrets.
 BLACK_LIST: Final = ("brokerConfigPath", "configBlackList", "rocketmqHome", *SECRET_OPTIONS)
 #: Further values that mqadmin exportConfigs looks for, as they are here.
 FIXED: Final = {"msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "filterServerNums": "0"}

@@ -144,8 +144,7 @@ class RuntimeInfo:
             putMessageTimesTotal=str(statistics.put_message_count),
             putMessageSizeTotal=str(statistics.put_bytes),
             remainHowManyDataToFlush=str(statistics.max_physical_offset - statistics.flushed_offset),
-            # Not Apache's: delayed and timer messages dropped because their topics were deleted, since the
-            # start.
+            # Not Apache's: delayed and timer messages for deleted topics, since the start.
             libraDroppedOfDeletedTopics=str(self._destinations.dropped),
             # Not Apache's: since the last request.
             libraLongestTurnMicros=str(self._longest_turn.take_us(RUNTIME_INFO)),

@@ -66,12 +66,10 @@ class SendMessage:
         }
         if stored.recall_handle:
             ext["recallHandle"] = stored.recall_handle
-        # lbInnerNum tells our clients the messages' ids, and batchUniqId tells Java's that the id is a
-        # batch's.
         if stored.record_count:
-            ext["lbInnerNum"] = str(stored.record_count)
+            ext["lbInnerNum"] = str(stored.record_count)  # For our clients: each message has an id.
             if stored.unique_key:
-                ext["batchUniqId"] = stored.unique_key
+                ext["batchUniqId"] = stored.unique_key  # For Java's: the id is the batch's.
         reply = Reply(ext=ext)
         later = ReplyWhenAnnounced(reply) if stored.creates_topic else reply
         return ReplyWhenDurable(stored.end, later, is_send=True) if stored.waits else later
