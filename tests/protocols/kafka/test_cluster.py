@@ -391,3 +391,24 @@ def test_no_topic_counts_as_deleted_that_a_broker_keeps_which_is_away(cluster: K
     wait_until(lambda: "kept" in admin.list_topics(timeout=PATIENCE_S).topics, "B has it not")
     admin.delete_topics(["kept"])["kept"].result(PATIENCE_S)
     assert "kept" not in cluster.tool("topicList").split()
+
+
+def test_a_topic_whose_deletion_an_absent_broker_missed_can_neither_vanish_nor_be_created(
+    cluster: KafkaCluster,
+):
+    """A new topic of its name would get the old messages when that broker is back."""
+    cluster.create("missed", 3)
+    assert set(leaders_of(cluster, "missed", 3, *NAMES).values()) == {A, B, C}
+    with cluster.killed(B):
+        for name in (A, A, C):
+            admin = cluster.admin(name)
+            with pytest.raises(KafkaException) as refused:
+                admin.delete_topics(["missed"])["missed"].result(PATIENCE_S)
+            assert refused.value.args[0].code() == KafkaError.REQUEST_TIMED_OUT
+        with pytest.raises(KafkaException) as refused:
+            cluster.create("missed", 3)
+        assert refused.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+    admin = cluster.admin(A)
+    admin.delete_topics(["missed"])["missed"].result(PATIENCE_S)
+    cluster.create("missed", 2)
+    assert len(leaders_of(cluster, "missed", 2, A)) == 2

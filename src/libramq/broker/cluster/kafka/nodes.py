@@ -77,6 +77,8 @@ class Nodes:
         self._due = kernel.deadlines.new(self._poll, "Kafka nodes")
         #: The other brokers that have answered, including absent ones.
         self.known: dict[str, Node] = {}
+        #: Their state before topics were deleted, until they answer: one that does not may have them still.
+        self._before: dict[str, Node] = {}
         self.view = peers.view
         topics.observe(self._topic_changed)
 
@@ -201,13 +203,17 @@ class Nodes:
         self._keep(topic, numbering)
 
     def forget(self, topic: str) -> None:
-        """Drop the numbering of a deleted topic, and the other brokers' state of it."""
+        """Drop the numbering of a deleted topic, and the state of it at other brokers, until they answer."""
+        numbered = self._numberings.get(topic, Numbering()).counts()
         for name, node in self.known.items():
-            if topic in node.topics:
+            count = node.topics.get(topic) or numbered.get(name)
+            if count:
+                before = self._before.get(name, node)
+                self._before[name] = before._replace(version=0, topics={**before.topics, topic: count})
                 rest = {each: count for each, count in node.topics.items() if each != topic}
                 numberings = {each: value for each, value in node.numberings.items() if each != topic}
                 # Version 0: the next answer counts even if nothing has changed there meanwhile.
-                self.known[name] = Node(node.host, node.port, 0, rest, numberings)
+                self.known[name] = node._replace(version=0, topics=rest, numberings=numberings)
                 self.topics_version += 1
         self._unsettled.add(topic)
         self._drop(topic)
@@ -218,6 +224,8 @@ class Nodes:
         self._requested = len(brokers)
 
         def finish() -> None:
+            for name in self._before.keys() - self._peers.links.keys():
+                self._restore(name)
             self._settle()
             for done in waiting:
                 done()
@@ -226,7 +234,9 @@ class Nodes:
 
         def answered(name: str, outcome: PeerNode | LibraError) -> None:
             self._requested -= 1
-            if not isinstance(outcome, LibraError):
+            if isinstance(outcome, LibraError):
+                self._restore(name)
+            else:
                 self._take(name, outcome)
             if not self._requested:
                 finish()
@@ -240,7 +250,16 @@ class Nodes:
             )
             self._peers.ask_broker(name, peer_calls.ask_node(body), partial(answered, name))
 
+    def _restore(self, name: str) -> None:
+        """Restore the state of a broker before topics were deleted: it does not answer."""
+        node = self._before.pop(name, None)
+        if node is not None:
+            self.known[name] = node
+            self._unsettled.update(node.topics)
+            self.topics_version += 1
+
     def _take(self, name: str, body: PeerNode) -> None:
+        self._before.pop(name, None)
         known = self.known.get(name)
         if body.topics is None:
             if known is not None:
