@@ -1,1 +1,1 @@
-"""Timer messages: messages that are delivered at a time, in Apache's timer wheel and timer log."""
+"""Timer messages: messages delivered at a given time, in Apache's timer wheel and timer log."""

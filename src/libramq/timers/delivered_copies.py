@@ -1,12 +1,12 @@
-"""The delivered copies: how a starting broker finds due messages, of timers or delay levels, that were
+"""The delivered copies: how a starting broker recognises due messages, of timers or delay levels, that were
 already delivered by an earlier process or a slave's master, so that none comes twice.
 
     delayOffset.json ───► │ m1  m2  m3  m4 │   of a level, due before the log ends
     log                   … m1' m2' …          their copies: m1 and m2 are not delivered again
 
-The offset of a level is written every 10 s, and a slave asks for it every 10 s; the copies are in the log at
-once. A copy stands for one message: the one with its unique key, its birth and its number of attempts. A
-message without a unique key is delivered again: two of them may look the same, and neither may be lost.
+A level's offset is written every 10 s, and a slave fetches it every 10 s; the copies are in the log at once.
+A copy stands for one message: the one with its unique key, birth time and number of attempts. A message
+without a unique key is delivered again: two of them may look the same, and neither may be lost.
 
 Ours; Apache's broker delivers again.
 """
@@ -23,65 +23,65 @@ from libramq.message.message import MessageExt
 from libramq.store.log.append import undamaged
 from libramq.store.message_store import MessageStore
 
-#: Ours: what one call reads of a queue, some 10 µs a message.
+#: Ours: the messages one call reads from a queue, in some 10 µs each.
 READ_MAX: Final = 64
-#: Ours: copies are looked for from so long before the log's end on, or from when the message was due.
+#: Ours: the search for copies begins this long before the log's end, or when the message was due if earlier.
 SINCE_MS: Final = 15_000
-#: Ours: a delay is measured by the monotonic clock, and a store time by the wall clock.
+#: Ours: tolerance, as a delay is measured by the monotonic clock and a store time by the wall clock.
 SLACK_MS: Final = 1_000
-#: Ours: messages looked at in one queue; of one with more, what was due is delivered again.
+#: Ours: messages examined per queue; beyond that, due messages are delivered again.
 LOOKED_AT_MAX: Final = 50_000
 
 _Key = tuple[str | None, ...]
 
 
 class DeliveredCopies:
-    """Finds copies in the log as it was when `begin` was called. destinations: where they went, as now."""
+    """Finds copies in the log as it was when `begin` was called. destinations: the current ones."""
 
     def __init__(self, store: MessageStore, destinations: Destinations) -> None:
         self._store = store
         self._destinations = destinations
         self._log_end = self._last_ms = 0
         self._queues: dict[tuple[str, int], _Queue] = {}
-        #: The messages whose copies were found, by their places.
+        #: The messages whose copies were found, by place.
         self._found: set[int] = set()
 
     def begin(self) -> None:
-        """Look in the log as it is now; waits for the disk."""
+        """Start searching the log up to its current end; waits for the disk."""
         self._log_end, self._last_ms = self._store.end, self._store.copy.last_stored_ms()
         self._queues.clear()
         self._found.clear()
 
     @property
     def count(self) -> int:
-        """Return how many copies are in memory, or were found to be of a message."""
+        """Return the number of copies in memory, including those already matched."""
         waiting = sum(len(places) for queue in self._queues.values() for places in queue.copies.values())
         return waiting + len(self._found)
 
     @property
     def is_looking(self) -> bool:
-        """Return whether copies are looked for: from `begin` to `end`."""
+        """Return whether the search is on: between `begin` and `end`."""
         return self._log_end > 0
 
     def end(self) -> None:
-        """Look for none any more, and forget those that were found."""
+        """Stop searching and forget all copies."""
         self._log_end = 0
         self._queues.clear()
         self._found.clear()
 
     def passed_in_ms(self, wall_ms: WallMs) -> int:
-        """Return after what time all that may have a copy was due before."""
+        """Return how long it takes until every message that may have a copy is past its due time."""
         return self._last_ms + SLACK_MS + 1 - int(wall_ms)
 
     def passed(self, wall_ms: WallMs) -> None:
-        """Note that everything due before a time is delivered; `end` if nothing later may have a copy."""
+        """Note that everything due before a time is delivered; `end` if no later message can have a copy."""
         if self.is_looking and self.passed_in_ms(wall_ms) <= 0:
             self.end()
 
     def has(self, message: MessageExt, due_ms: int) -> bool | None:
         """Return whether the log has a message's copy; None: call again, there is more to read.
 
-        It is looked for where the message would be delivered now, and in the queue that it was sent to.
+        Searches the queue to which the message would be delivered now, and the one it was sent to.
         due_ms: by the wall clock. May raise ColdRead.
         """
         if message.physical_offset >= self._log_end or due_ms > self._last_ms + SLACK_MS:
@@ -93,7 +93,7 @@ class DeliveredCopies:
         topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
         sent_to = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9)
         queue_id = self._destinations.queue_for(topic, sent_to or 0)
-        # The topic had more queues when it was delivered, or has by now: a slave's table is up to 10 s old.
+        # The number of queues may have changed since its delivery: a slave's table is up to 10 s old.
         for each in dict.fromkeys((queue_id, queue_id if sent_to is None else sent_to)):
             has_copy = self._has_in(message, topic, each, due_ms)
             if has_copy is not False:
@@ -117,7 +117,7 @@ class DeliveredCopies:
         return False
 
     def _read(self, queue: "_Queue") -> bool:
-        """Read on; return whether everything is read."""
+        """Read on; return whether everything has been read."""
         read = self._store.read(queue.topic, queue.queue_id, queue.next_offset, READ_MAX)
         for copy in undamaged(read.data):
             is_copy = p.DELAY in copy.properties or p.TIMER_OUT_MS in copy.properties
@@ -129,7 +129,7 @@ class DeliveredCopies:
 
 @dataclass(slots=True)
 class _Queue:
-    """A queue, the copies that were found in it, and what is still to be read."""
+    """A queue, the copies found in it, and the part still to read."""
 
     topic: str
     queue_id: int

@@ -1,7 +1,7 @@
-"""The due message: the form in which a timer message is stored again when its time has come, and which
-properties it loses.
+"""The due message: the form in which a timer message is stored again when it is due, and the properties it
+loses.
 
-Everything but the time of delivery is in it, so it is made before the slot is due.
+It is complete except for the time of delivery, so it can be prepared before the slot is due.
 
 Upstream: TimerMessageStore.convert.
 """
@@ -18,23 +18,23 @@ from libramq.message.tags import tag_code
 from libramq.store.log.append import StoreMessage
 from libramq.timers.timer_log import TimerUnit
 
-#: Left out where all properties would be too long: better without them than lost.
+#: Left out if the properties would be too long: better than losing the message.
 _EXPENDABLE: Final = (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS, p.TIMER_ROLL_TIMES)
-#: The property that `delivered_at` makes of a time, with room for 20 digits.
+#: The size of the property made by `delivered_at`, with room for 20 digits.
 _DELIVERED_BYTES_MAX: Final = len(p.TIMER_DEQUEUE_MS) + 22
 
 
-#: Ours: the bytes of a body that cost as much as one prepared message.
+#: Ours: a body of this size doubles the cost of a prepared message.
 BODY_COST_BYTES: Final = 16 << 10
 
 
 class DueMessage(NamedTuple):
     """A message of a slot.
 
-    physical_offset: of its record among those that wait. stored: for its own queue, or for the timers' again;
-    complete after `stored_at`. queue_id: the one that it was sent to; None if it waits in a later slot again.
-    text: its properties without the time of delivery. has_room: for that one too. rolled_key: as of the
-    function. cost: 1, and more if its body is large.
+    physical_offset: of its waiting record. stored: for its own topic, or for the timers' topic again;
+    complete after `stored_at`. queue_id: the one it was sent to; None if it goes on waiting in a later slot.
+    text: its properties without the time of delivery. has_room: whether that fits as well. rolled_key: see
+    the function. cost: 1, plus more for a large body.
     """
 
     physical_offset: int
@@ -49,14 +49,14 @@ class DueMessage(NamedTuple):
 
     @property
     def deletion_key(self) -> str:
-        """Return what a deletion of it names."""
+        """Return the key by which a deletion refers to it."""
         return f"{self.real_topic}+{self.unique_key}"
 
 
 def stored_at(
     due: Sequence[DueMessage], delivered_at: bytes, destinations: Destinations
 ) -> list[StoreMessage]:
-    """Return what is stored at a time. delivered_at: the property that has it."""
+    """Complete messages for storing. delivered_at: the property with the time of delivery."""
     queue_ids: dict[tuple[str, int], int] = {}
     messages = []
     for each in due:
@@ -75,7 +75,7 @@ def stored_at(
 
 
 def prepare(message: MessageExt, unit: TimerUnit, roll_window_ms: int) -> DueMessage:
-    """Make a message ready to be stored again when its slot is due."""
+    """Prepare a message for storing when its slot is due."""
     properties = dict(message.properties)
     real_topic, queue_id = properties.get(p.REAL_TOPIC), None
     properties.pop(p.TIMER_DEQUEUE_MS, None)
@@ -108,15 +108,15 @@ def prepare(message: MessageExt, unit: TimerUnit, roll_window_ms: int) -> DueMes
 
 
 def delivered_at(wall_ms: WallMs) -> bytes:
-    """Return the property with the time of delivery, encoded."""
+    """Return the encoded property with the time of delivery."""
     return p.encode_properties({p.TIMER_DEQUEUE_MS: str(int(wall_ms))})
 
 
 def rolled_key(message: MessageExt, roll_window_ms: int) -> str | None:
-    """Return what a message has in common with itself rolled on; None if it waits too short a time for that.
+    """Return the key that a message shares with its rolled copy; None if its wait is too short for a roll.
 
-    A promoted slave collects both again, with no knowledge of the slots that they were in. Recalls have none:
-    two of them do no harm. Nor have messages without a unique key.
+    A promoted slave collects both again, without knowing their slots. Recalls have no key, because repeating
+    one does no harm; nor do messages without a unique key.
     """
     properties = message.properties
     unique_key = properties.get(p.UNIQ_KEY)

@@ -1,11 +1,11 @@
-"""The slot reader: the messages of one slot in their order, without deleted ones, read some time before the
-slot is due.
+"""The slot reader: reads the messages of one slot in order, without deleted ones, some time before the slot
+is due.
 
     walk      the chain of units, from the last to the first
-    delete    the keys that deletions among them name
+    delete    the keys named by deletions among them
     read      the messages, some at a time
 
-All of it can be done before the slot is due (`prepare`); at its time the messages are only stored then.
+All of it can be done before the slot is due (`prepare`), so that the messages only have to be stored then.
 
 Every step may meet data that is not in memory (ColdRead); it continues there once a thread has read it.
 Upstream: TimerMessageStore.dequeue and TimerDequeueGetMessageService.
@@ -29,20 +29,20 @@ from libramq.timers.timer_wheel import TimerWheel
 
 log = get_logger(__name__)
 
-#: Ours: what a message that is read costs of a round, in messages that were prepared (25 and 6 µs).
+#: Ours: the cost of a message that still has to be read, in prepared messages (25 and 6 µs).
 READ_COST: Final = 4
-#: Ours: messages, and the bytes of their records, that are in memory before their slot is due. A message may
-#: have 32 KiB of properties beside its body.
+#: Ours: at most this many messages are prepared before their slot is due.
 PREPARED_MAX: Final = 10_000
+#: Ours: the bytes of their records. A message may have 32 KiB of properties besides its body.
 PREPARED_BYTES_MAX: Final = 8 << 20
 
 
 class _StillLooking(Exception):
-    """Raised where nobody knows yet whether a message was delivered before: ask again."""
+    """Raised while it is unknown whether a message was delivered before: call again."""
 
 
 class TimerData(NamedTuple):
-    """The messages that wait, their units in the log, and the slots of these."""
+    """The store with the waiting messages, their units in the log, and the units' slots."""
 
     store: MessageStore
     log: TimerLog
@@ -50,11 +50,11 @@ class TimerData(NamedTuple):
 
 
 class SlotReader:
-    """Reads one slot. tick: its time / precision. is_left_out: whether nobody gets what waits for a topic.
+    """Reads one slot. tick: its time / precision. is_left_out: whether a topic's messages are not delivered.
 
-    was_delivered: whether a message was delivered before, by a slave or an earlier process; None: ask again.
-    `taken_over` has the topics of those, by their places. deleted_end: see `Destinations`; `dropped` has the
-    topics of messages for deleted ones.
+    was_delivered: whether a slave or an earlier process delivered a message; None: call again. `taken_over`:
+    the topics of such messages, by place. deleted_end: see `Destinations`; `dropped`: the topics of messages
+    to deleted topics, by place.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class SlotReader:
     ) -> None:
         self._deleted_end = deleted_end
         self._roll_window_ms = roll_window_ms
-        #: What was read before the slot was due, by physical offset; the bytes of its records, and its units.
+        #: Messages prepared before the slot was due, by physical offset; their bytes, and the number of
+        #: units.
         self._prepared: dict[int, DueMessage] = {}
         self._prepared_bytes = self._prepared_units = 0
         self._is_left_out = is_left_out
@@ -80,24 +81,24 @@ class SlotReader:
         self.tick = tick
         slot = self._wheel.get(tick)
         self._last = self._next = slot.last if slot is not None else NO_UNIT
-        #: Units from here on have been walked before: a slot may get more while it is read.
+        #: Units from here on were already walked: a slot may get more while it is read.
         self._known = NO_UNIT
         self._units: list[TimerUnit] = []
         self._deletions: list[TimerUnit] = []
         self._deleted: set[str] = set()
         self._is_walked = False
-        #: Where the chain led to no unit.
+        #: The position at which the chain is broken.
         self.broken_at: int | None = None
-        #: The messages of units that were walked: a message that was collected again has two.
+        #: The messages of walked units: a message that was collected again has two units.
         self._walked: set[int] = set()
-        #: The keys of messages that the topic may have again, as they were rolled on (`rolled_key`).
+        #: The keys of messages that the topic may hold twice because they were rolled (`rolled_key`).
         self._rolled: set[str] = set()
         self._read_count = 0
-        #: Where messages should be that the log does not have.
+        #: The offsets of messages that the log does not have.
         self._missing: set[int] = set()
 
     def is_finished(self) -> bool:
-        """Return whether every message was read and taken; a slot that has grown is walked again."""
+        """Return whether every message was read and taken; if the slot has grown, walk it again."""
         if not self._is_walked or self._units:
             return False
         slot = self._wheel.get(self.tick)
@@ -108,13 +109,13 @@ class SlotReader:
         return False
 
     def prepare(self, count_max: int) -> bool:
-        """Read some messages before the slot is due; return whether all are read that memory is kept for.
+        """Read some messages before the slot is due; return whether all are read for which there is memory.
 
         Raises ColdRead only if the first of them is not in memory.
         """
         if not self._walk() or not self._read_deletions():
             return False
-        first = len(self._units) - self._prepared_units  # They are delivered from the last to the first.
+        first = len(self._units) - self._prepared_units  # Delivery goes from the last unit to the first.
         for position in range(first - 1, max(first - 1 - count_max, -1), -1):
             if len(self._prepared) >= PREPARED_MAX or self._prepared_bytes >= PREPARED_BYTES_MAX:
                 return True
@@ -134,7 +135,7 @@ class SlotReader:
         return self._prepared_units == len(self._units)
 
     def begin(self) -> None:
-        """Walk the chain again if it has grown since the slot was prepared: it may have deletions now."""
+        """Walk the chain again if it has grown since the slot was prepared: it may have new deletions."""
         slot = self._wheel.get(self.tick)
         if slot is not None and slot.last != self._last:
             self._last = self._next = slot.last
@@ -142,15 +143,15 @@ class SlotReader:
             self._is_walked, self.broken_at = False, None
 
     def forget_prepared(self) -> None:
-        """Read again what was prepared: more of it may be delivered than was known."""
+        """Discard the prepared messages: more of them may have been delivered than was known."""
         self._prepared.clear()
         self._prepared_bytes = self._prepared_units = 0
 
     def next_messages(self, cost_max: int) -> list[DueMessage]:
-        """Return the next messages; none if more units have to be walked. They count as read with `taken`.
+        """Return the next messages; none if more units have to be walked. They count as read after `taken`.
 
         cost_max: a prepared message costs 1, another READ_COST, and a large body more. Raises ColdRead only
-        if the first of them is not in memory.
+        if the first message is not in memory.
         """
         self._read_count = 0
         if not self._walk() or not self._read_deletions():
@@ -158,7 +159,7 @@ class SlotReader:
         due: list[DueMessage] = []
         rolled: set[str] = set()
         left_out: dict[str | None, bool] = {}
-        cost = kept = 0  # Units in front that lead to no message, or to a deleted one, are skipped.
+        cost = kept = 0  # Leading units without a message, or with a deleted one, are skipped.
         prepared, deleted = self._prepared, self._deleted
         for unit in reversed(self._units[-cost_max:]):
             if cost >= cost_max:
@@ -201,7 +202,7 @@ class SlotReader:
         return due
 
     def taken(self, count: int, due: list[DueMessage]) -> None:
-        """Note that the first messages of the last read were stored; the others will be read again."""
+        """Note that the first messages of the last read were stored; the rest will be read again."""
         forget, rolled = self._prepared.pop, self._rolled
         for each in due[:count]:
             forget(each.physical_offset, None)
@@ -215,7 +216,7 @@ class SlotReader:
             self._units.pop()
 
     def report(self) -> None:
-        """Log how many units led to no message, at the end."""
+        """Log the number of units without a message, at the end."""
         if self._missing:
             log.error(
                 "timer messages cannot be read; they are not delivered",
@@ -224,7 +225,7 @@ class SlotReader:
             )
 
     def _walk(self) -> bool:
-        """Follow the chain; return whether its begin was reached."""
+        """Follow the chain; return whether its beginning was reached."""
         budget = PORTION
         while not self._is_walked:
             if self._next in (NO_UNIT, self._known):
@@ -273,7 +274,7 @@ class SlotReader:
         if was_delivered:
             self.taken_over[unit.physical_offset] = message.properties.get(p.REAL_TOPIC, "")
             key = rolled_key(message, self._roll_window_ms)
-            if key is not None:  # The one copy stands for both.
+            if key is not None:  # One copy stands for both.
                 self._rolled.add(key)
             return None
         return message

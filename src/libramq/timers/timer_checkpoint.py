@@ -1,5 +1,5 @@
-"""The timer checkpoint (config/timercheck): how far timer messages have been collected and delivered, and
-POP's journal read; the timers' directory, which has it.
+"""The timer checkpoint (config/timercheck): the progress of collecting and delivering timer messages and of
+reading POP's journal; the timers' directory, which contains it.
 
     read time (8) | end of the timer log (8) | queue offset (8) | the master's queue offset (8)
     version: state (8), time (8), counter (8)                                      Apache's: 56 bytes
@@ -7,7 +7,7 @@ POP's journal read; the timers' directory, which has it.
     collected again up to this queue offset (8), from this time on (8)
     zeroes up to 4096
 
-Apache's broker writes its own part only. So if the copy differs, it has run since we wrote the file.
+Apache's broker writes its own part only. So if the copy differs, that broker has run since we wrote the file.
 Upstream: store/timer/TimerCheckpoint.java; config/timercheck.
 """
 
@@ -24,16 +24,16 @@ FILE_NAME: Final = "timercheck"
 _APACHE: Final = struct.Struct(">7q")
 _OURS: Final = struct.Struct(f">8s{_APACHE.size}s5q")
 _MAGIC: Final = b"LIBRATIM"
-#: What both parts take.
+#: The size of both parts.
 FILE_BYTES: Final = _APACHE.size + _OURS.size
 
 
 class TimerCheckpoint(NamedTuple):
     """Apache's part of the file.
 
-    read_ms: slots before it have been delivered. log_end: the timer log is on the disk up to here.
+    read_ms: slots before it have been delivered. log_end: the end of the timer log's part on disk.
     queue_offset: the first message of the timers' topic that Apache's broker has to collect; a slave has its
-    own, and the master's beside it.
+    own, and next to it the master's.
     """
 
     read_ms: int = 0
@@ -45,22 +45,22 @@ class TimerCheckpoint(NamedTuple):
     counter: int = 0
 
     def encode(self) -> bytes:
-        """Return its 56 bytes; GET_TIMER_CHECK_POINT answers with them."""
+        """Return its 56 bytes, which are also the answer to GET_TIMER_CHECK_POINT."""
         return _APACHE.pack(*self)
 
 
 def decode_timer_checkpoint(body: bytes) -> TimerCheckpoint:
-    """Read the answer to GET_TIMER_CHECK_POINT."""
+    """Decode the answer to GET_TIMER_CHECK_POINT."""
     if len(body) < _APACHE.size:
         raise RemoteProtocolError(f"a timer checkpoint of {len(body)} bytes; it has {_APACHE.size}")
     return TimerCheckpoint(*_APACHE.unpack_from(body))
 
 
 class OwnCheckpoint(NamedTuple):
-    """Our part. queue_offset: the first message to be collected. pop_place: where POP's journal begins.
+    """Our part. queue_offset: the next message to collect. pop_place: where POP's journal begins.
 
-    wheel_sum: of the wheel (`TimerWheel.sum`). again_until: messages before this queue offset were collected
-    before, and those for a time before `again_from_ms` were delivered.
+    wheel_sum: the wheel's (`TimerWheel.sum`). again_until: messages before this queue offset are collected
+    again; of these, the ones for a time before `again_from_ms` were delivered.
     """
 
     queue_offset: int
@@ -71,7 +71,7 @@ class OwnCheckpoint(NamedTuple):
 
 
 class FoundCheckpoint(NamedTuple):
-    """A file's content. own: None where Apache's broker wrote it last."""
+    """A file's content. own: None if Apache's broker wrote it last."""
 
     apache: TimerCheckpoint = TimerCheckpoint()
     own: OwnCheckpoint | None = None
@@ -85,13 +85,13 @@ class FoundCheckpoint(NamedTuple):
 
 
 def encode_checkpoint_file(apache: TimerCheckpoint, own: OwnCheckpoint) -> bytes:
-    """Return the file's content but for its zeroes. It lies within one sector, so it is never torn."""
+    """Return the file's content without its zeroes. It lies within one sector, so it is never torn."""
     part = apache.encode()
     return part + _OURS.pack(_MAGIC, part, *own)
 
 
 def decode_checkpoint_file(data: bytes) -> FoundCheckpoint | None:
-    """Read the file's content; None if it is cut short."""
+    """Decode the file's content; None if it is truncated."""
     if len(data) < _APACHE.size:
         return None
     data = data.ljust(FILE_BYTES, b"\0")
@@ -108,12 +108,12 @@ LOG_FILE_BYTES: Final = 100 << 20
 
 
 class TimerDirectory:
-    """The paths of the timers' files, and the checkpoint that was found. slots: of the wheel's file.
+    """The paths of the timers' files, and the checkpoint found. slots: their number in the wheel's file.
 
-    timerlog/            units that lead to messages        `timer_log.py`
-    timerwheel           slots that lead to units           `timer_wheel.py`
-    config/timercheck    how far both go
-    config/timermetrics  how many messages wait, by topic   `timers.py`
+    timerlog/            units that refer to messages       `timer_log.py`
+    timerwheel           slots that refer to units          `timer_wheel.py`
+    config/timercheck    the progress of both
+    config/timermetrics  waiting messages by topic          `timers.py`
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TimerDirectory:
         self.wheel = root / WHEEL_NAME
         self.checkpoint = root / "config" / FILE_NAME
         self.metrics = root / "config" / METRICS_NAME
-        #: None: the file is missing, or cut short.
+        #: None if the file is missing or truncated.
         self.found: FoundCheckpoint | None = None
         if filesystem.exists(self.checkpoint):
             with opened(filesystem, self.checkpoint) as file:

@@ -1,13 +1,14 @@
-"""The timers' files (timerlog, timerwheel, timercheck, timermetrics): in which order they are opened and
-written, so that a power cut at any moment loses nothing; when they are made anew (damaged, or a new slave's).
+"""The timers' files (timerlog, timerwheel, timercheck, timermetrics): the order in which they are opened and
+written, so that a power cut at any moment loses nothing; when they are rebuilt (damaged, or at a new slave).
 
     the messages      in the commit log, on the disk          (the rule of `broker/files/progress.py`)
-    timerlog/         units that lead to them, flushed
-    timerwheel        slots that lead to units, flushed
-    config/timercheck how far both go, flushed
+    timerlog/         units that refer to them, flushed
+    timerwheel        slots that refer to units, flushed
+    config/timercheck the progress of both, flushed
 
-What is found behind the checkpoint leads to messages on the disk, so it is used; what is missing is collected
-from the topic again. What was delivered of a slot that the disk has not forgotten is found in the log.
+Units found behind the checkpoint refer to messages on the disk, so they are used; missing ones are collected
+from the topic again. Copies in the log show which messages of a slot were delivered if the slot is still on
+the disk.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ log = get_logger(__name__)
 
 
 def slave_checkpoint(again: Again, before: TimerCheckpoint, wall_ms: WallMs) -> TimerCheckpoint:
-    """Return Apache's part of a slave's checkpoint: what its master has delivered."""
+    """Return Apache's part of a slave's checkpoint: the progress of its master."""
     return TimerCheckpoint(
         read_ms=again.from_ms,
         master_queue_offset=again.until,
@@ -48,7 +49,7 @@ def slave_checkpoint(again: Again, before: TimerCheckpoint, wall_ms: WallMs) -> 
 
 
 class TimerFiles:
-    """The files, open; raises StoreCorrupt where they cannot be the timers' of this store."""
+    """The open files; raises StoreCorrupt if they cannot be this store's timers."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class TimerFiles:
         self._log = TimerLog(directory.filesystem, directory.root, directory.log_file_bytes)
         self._pop = pop
         self.checkpoint = self._found.apache
-        #: Whether the file of the wheel is not used, and written as a whole.
+        #: Whether to ignore the wheel's file and write it as a whole.
         self._makes_wheel_again = False
         try:
             queue_offset, again = self._open_at_slave() if store.config.is_copy else self._open(options)
@@ -94,7 +95,7 @@ class TimerFiles:
         self._saved = (self.timers.version, pop.place) if is_saved else None
 
     def _open(self, options: TimerOptions) -> tuple[int, Again]:
-        """Load wheel and log; return the next message of the topic to be collected."""
+        """Load wheel and log; return the topic's next message to collect, and the range to collect again."""
         store, (checkpoint, own) = self._store, self._found
         self._log.open()
         from_tick = checkpoint.read_ms // options.precision_ms
@@ -136,11 +137,11 @@ class TimerFiles:
         return min(queue_offset, end), again
 
     def _open_at_slave(self) -> tuple[int, Again]:
-        """Drop a new slave's wheel, and what its timer log has; return what was delivered.
+        """Drop a new slave's wheel and the units of its timer log; return what was delivered.
 
-        Both lead into the commit log that it had as a master. As a master again it collects from the topic,
-        without what was delivered: by this broker before, by its master, or by a slave that acted. That is
-        all its checkpoint has; it holds until the commit log is cut.
+        Both refer to the commit log that it had as a master. If it becomes a master again, it collects from
+        the topic everything not delivered by this broker before, by its master, or by a slave that acted. Its
+        checkpoint records only that, which is valid until the commit log is truncated.
         """
         directory, found = self._directory, self._found
         checkpoint, own = found
@@ -149,7 +150,7 @@ class TimerFiles:
         self._log.open()
         is_of_slave = own is not None and own.pop_place == own.queue_offset == checkpoint.log_end == 0
         if directory.filesystem.exists(directory.checkpoint) and not is_of_slave:
-            # It is on the disk before the log looks as if nothing had been collected.
+            # On the disk before the log looks as if nothing had been collected.
             self.checkpoint = slave_checkpoint(again, checkpoint, self._wall_ms())
             directory.write_checkpoint(self.checkpoint, OwnCheckpoint(0, 0, 0, *again))
         if self._log.end > self._log.start:
@@ -158,7 +159,7 @@ class TimerFiles:
         return 0, again
 
     def _load_wheel(self, from_tick: int, precision_ms: int) -> bool:
-        """Load the wheel; return False if it has to be made again from the log."""
+        """Load the wheel; return False if it has to be rebuilt from the log."""
         filesystem, path, slots = self._directory.filesystem, self._directory.wheel, self._directory.slots
         if not is_whole(filesystem, path, slots=slots):
             if filesystem.exists(path):
@@ -169,19 +170,19 @@ class TimerFiles:
         is_right = own is None or own.wheel_sum == self._wheel.sum
         if is_right and self._has_ticks_of(precision_ms):
             return True
-        # After a kill between the two writes, where the file is damaged, and with another timerPrecisionMs.
+        # After a kill between the two writes, with a damaged file, or with another timerPrecisionMs.
         log.warning("the timer wheel does not fit its checkpoint; it is made again from the timer log")
         self._wheel.load(())
         return False
 
     def _has_ticks_of(self, precision_ms: int) -> bool:
-        """Return whether slots are as far apart as the option says."""
+        """Return whether the slots match the option's precision."""
         tick = self._wheel.first_tick()
         unit = self._log.unit_at(self._wheel.last_unit(tick)) if tick is not None else None
         return unit is None or unit.slot_ms // precision_ms == tick
 
     def _note(self, again: Again, queue_offset: int) -> None:
-        """Note on the disk what is to be collected again, before the log looks as if nothing were missing."""
+        """Record on disk what to collect again, before the log looks as if nothing were missing."""
         found = self._found.own
         own = OwnCheckpoint(queue_offset, found.pop_place if found is not None else -1, 0, *again)
         self._directory.write_checkpoint(self.checkpoint, own)
@@ -191,11 +192,11 @@ class TimerFiles:
         last: TimerUnit | None = None
         for position, unit in self._log.units(start):
             if unit.physical_offset + unit.size > self._store.end:
-                break  # Apache's files do not wait for the log's.
+                break  # Apache's broker may write timer files before the log's.
             last = unit
             tick = unit.slot_ms // precision_ms
-            # What was collected after the checkpoint cannot be among what was delivered before it, even
-            # if the clock was set back in between.
+            # Units collected after the checkpoint cannot have been delivered before it, even if the clock was
+            # set back in between.
             if tick < from_tick and position < self.checkpoint.log_end:
                 continue
             slot = self._wheel.get(tick)
@@ -204,17 +205,17 @@ class TimerFiles:
         return last
 
     def _after(self, unit: TimerUnit) -> int:
-        """Return the offset behind a unit's message; 0 if that cannot be read."""
+        """Return the offset after a unit's message, or 0 if the message cannot be read."""
         message = self._store.message_at(unit.physical_offset)
         return message.queue_offset + 1 if message is not None and message.topic == TIMER_TOPIC else 0
 
     @property
     def current_checkpoint(self) -> TimerCheckpoint:
-        """Return the checkpoint on the disk; a slave's as it is now, as its master may soon deliver."""
+        """Return the checkpoint on disk; at a slave the current one, as its master may soon deliver."""
         if not self._store.config.is_copy:
             if self._store.max_offset(TIMER_TOPIC, 0):
                 return self.checkpoint
-            # There was no timer message yet. From 0 an Apache slave that acts would walk through 54 years.
+            # No timer message yet. An acting Apache slave would walk from 0 through 54 years.
             return self.checkpoint._replace(read_ms=self.timers.read_ms(self._wall_ms()))
         again = self.timers.again
         return self.checkpoint._replace(read_ms=again.from_ms, master_queue_offset=again.until)
@@ -235,7 +236,7 @@ class TimerFiles:
         )
 
     def take(self, wall_ms: WallMs) -> PendingWrite | None:
-        """Return the next content of the files; None if they are up to date."""
+        """Return a write of the files' next content, or None if they are up to date."""
         if not self.has_changes:
             return None
         timers = self.timers
@@ -246,7 +247,7 @@ class TimerFiles:
             own = OwnCheckpoint(0, 0, 0, *timers.again)
             slots, makes_wheel_again = dict[int, Slot | None](), False
         else:
-            place = self._pop.oldest_place  # What POP has in flight is Apache's to collect.
+            place = self._pop.oldest_place  # Apache's broker has to collect POP's entries in flight.
             self.checkpoint = TimerCheckpoint(
                 read_ms=timers.read_ms(wall_ms),
                 log_end=units.end,
@@ -269,7 +270,7 @@ class TimerFiles:
             self._metrics_file.save(metrics)
             for path in removed:
                 filesystem.unlink(path)
-            if units.directories:  # New files, or an attempt before failed half-way.
+            if units.directories:  # New files, or a write that failed half-way.
                 filesystem.sync_directory(directory.wheel.parent)
                 filesystem.sync_directory(directory.checkpoint.parent)
 

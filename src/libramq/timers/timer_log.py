@@ -4,8 +4,8 @@ files.
     size (4) | previous unit of its slot (8) | magic (4) | written at (8) | delay (4)
     position of the message in the commit log (8) | its size (4) | hash of its topic (4) | 0 (8)
 
-New units are kept in memory until they are written together, on a thread, after the messages that they
-lead to are on the disk. So a unit in the file leads to a message that no power cut takes.
+New units are kept in memory until a thread writes them together, after the messages they refer to are on the
+disk. So a unit in the file never refers to a message that a power cut could remove.
 
 Upstream: store/timer/TimerLog.java, TimerMessageStore.doEnqueue.
 """
@@ -20,11 +20,11 @@ from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
 
 UNIT_BYTES: Final = 52
-#: The header of what fills a file up to its end: size, 0, BLANK_MAGIC.
+#: The header of the filler at the end of a file: size, 0, BLANK_MAGIC.
 BLANK_BYTES: Final = 16
 #: TimerLog.BLANK_MAGIC_CODE: `0xBBCCDDEE ^ 1880681586 + 8`, as a signed number; Java adds first.
 BLANK_MAGIC: Final = (0xBBCC_DDEE ^ (1_880_681_586 + 8)) - (1 << 32)
-#: What ends a slot's chain.
+#: The end of a slot's chain.
 NO_UNIT: Final = -1
 
 ROLL: Final = 2
@@ -35,10 +35,10 @@ _BLANK: Final = struct.Struct(">iqi")
 
 
 class TimerUnit(NamedTuple):
-    """One timer message. previous: the unit of its slot that was written before; NO_UNIT if it is the first.
+    """One timer message. previous: the slot's previous unit, or NO_UNIT for the first.
 
-    written_ms, delay_ms: together the time of its slot. rolls: the slot is an earlier one, as the message's
-    own is too far away. deletes: the message says which others of its slot are not delivered.
+    written_ms, delay_ms: their sum is the time of its slot. rolls: the slot is earlier than the message's
+    own, which is too far away. deletes: the message deletes another one of its slot.
     """
 
     previous: int
@@ -66,13 +66,13 @@ def encode_unit(unit: TimerUnit) -> bytes:
 
 
 def decode_unit(data: bytes | bytearray, start: int = 0) -> TimerUnit | None:
-    """Return the unit that begins here; None if none does."""
+    """Return the unit that begins here, or None."""
     if start + UNIT_BYTES > len(data):
         return None
     size, previous, magic, written_ms, delay_ms, physical_offset, length, topic_hash, _ = _FORMAT.unpack_from(
         data, start
     )
-    # TimerMessageStore.isMagicOK: no bits but the lowest four.
+    # TimerMessageStore.isMagicOK: only the lowest four bits are used.
     if size != UNIT_BYTES or not 0 <= magic <= 0xF or length <= 0 or physical_offset < 0:
         return None
     return TimerUnit(
@@ -87,19 +87,19 @@ def encode_blank(size: int) -> bytes:
 
 
 def is_blank(data: bytes, start: int) -> bool:
-    """Return whether the rest of the file is filled up."""
+    """Return whether the rest of the file is filler."""
     return start + BLANK_BYTES <= len(data) and _BLANK.unpack_from(data, start)[2] == BLANK_MAGIC
 
 
 DIRECTORY: Final = "timerlog"
-#: Ours: the units of a slot are often neighbours, so a read brings some more.
+#: Ours: the units of a slot are often neighbours, so one read fetches several.
 _BLOCK_BYTES: Final = 80 * UNIT_BYTES
 _SCAN_BYTES: Final = 20_000 * UNIT_BYTES
 _FILES_OPEN_MAX: Final = 4
 
 
 class LogWrite(NamedTuple):
-    """Units to be written: the parts by file, and where they end."""
+    """Units to write: the parts by file, and their end."""
 
     parts: list[tuple[Path, int, bytes]]
     directories: list[Path]
@@ -107,33 +107,33 @@ class LogWrite(NamedTuple):
 
 
 class TimerLog:
-    """Units by their position. end: where the next one begins."""
+    """Units by position. end: the position of the next one."""
 
     def __init__(self, filesystem: FileSystem, root: Path, file_size: int) -> None:
         self._files = OpenFiles(filesystem, _FILES_OPEN_MAX)
         self._segments = Segments(filesystem, self._files, root / DIRECTORY, file_size)
         self.end = 0
-        #: What lies before is in the files; `_unwritten` begins here.
+        #: Everything before it is in the files; `_unwritten` begins here.
         self.written_end = 0
         self.scanned_end = 0
         self._unwritten = bytearray()
         self._block_start = 0
-        #: The message that the last unit of the first file leads to; None: not read yet.
+        #: The message of the first file's last unit; None: not read yet.
         self._first_leads_to: int | None = None
         self._block = b""
 
     @property
     def start(self) -> int:
-        """Return the position of the first unit that is left."""
+        """Return the position of the first remaining unit."""
         return self._segments.min_offset
 
     def open(self) -> None:
-        """Find the files; `units` and `end_at` follow. A power cut may leave files short, even empty."""
+        """Open the files; call `units` and `end_at` next. A power cut may leave files short, even empty."""
         self._segments.load(clean=False)
         self.end = self.written_end = self._segments.end
 
     def units(self, start: int) -> Iterator[tuple[int, TimerUnit]]:
-        """Yield the units from a position on, up to the first place without one: `scanned_end`."""
+        """Yield the units from a position up to the first invalid one, and set `scanned_end`."""
         segments = self._segments
         position = max(min(start, segments.end), segments.min_offset)
         self.scanned_end = position
@@ -150,7 +150,7 @@ class TimerLog:
             self.scanned_end = position
 
     def end_at(self, position: int) -> None:
-        """End the log, right after it was opened: what is behind must not be found behind new units."""
+        """Truncate the log right after opening, so that old units are not found behind new ones."""
         self.end = self.written_end = position
         self._segments.zero_after(position)
         self._block = b""
@@ -159,7 +159,7 @@ class TimerLog:
         """Add a unit; return its position."""
         size = self._segments.file_size
         room = size - self.end % size
-        if room < UNIT_BYTES + BLANK_BYTES:  # TimerLog.append: a blank always fits behind a unit.
+        if room < UNIT_BYTES + BLANK_BYTES:  # TimerLog.append keeps room for a blank.
             self._unwritten += encode_blank(room)
             self.end += room
         position = self.end
@@ -168,7 +168,7 @@ class TimerLog:
         return position
 
     def unit_at(self, position: int) -> TimerUnit | None:
-        """Return a unit; None if there is none. Raises ColdRead if a thread must read it first."""
+        """Return a unit, or None. Raises ColdRead if a thread must read it first."""
         if position >= self.written_end:
             return decode_unit(self._unwritten, position - self.written_end)
         if not self._segments.has(position):
@@ -181,7 +181,7 @@ class TimerLog:
         self._files.may_wait = wait
 
     def take(self) -> LogWrite:
-        """Return the write of all units that are not in the files; they stay readable until `written`."""
+        """Return a write of all units not in the files; they stay readable until `written`."""
         segments, parts = self._segments, []
         position, data = self.written_end, bytes(self._unwritten)
         while data:
@@ -195,17 +195,17 @@ class TimerLog:
         return LogWrite(parts, segments.take_new_directories(), position)
 
     def written(self, write: LogWrite) -> None:
-        """Forget in memory what is in the files now."""
+        """Drop from memory the units that are now in the files."""
         del self._unwritten[: write.end - self.written_end]
         self.written_end = write.end
         self._block = b""
 
     def failed(self, write: LogWrite) -> None:
-        """Have names and sizes of files flushed with the next write; the units are in memory still."""
+        """Flush names and sizes of files again with the next write; the units are still in memory."""
         self._segments.put_back(path for path, _, _ in write.parts)
 
     def drop_before(self, physical_offset: int) -> list[Path]:
-        """Forget the first file if the commit log, which now begins here, has none of its messages."""
+        """Drop the first file if its messages are before the current start of the commit log."""
         segments = self._segments
         if len(segments.starts) < 2 or segments.starts[1] > self.written_end:
             return []
@@ -226,7 +226,7 @@ class TimerLog:
         self._files.close()
 
     def _read(self, position: int, size: int, *, ends_there: bool = False) -> tuple[bytes, int]:
-        """Return a block with the unit at a position, and where in it that is."""
+        """Return a block with the unit at a position, and the unit's position in the block."""
         start = self._block_start
         if start <= position and position + UNIT_BYTES <= start + len(self._block):
             return self._block, position - start

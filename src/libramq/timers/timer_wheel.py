@@ -3,11 +3,11 @@ two weeks.
 
     slot    time / precision (8) | first unit (8) | last unit (8) | count (4) | 0 (4)
 
-The file has a slot for each moment of two weeks and begins again after them; here, only slots with pending
-messages are kept. A slot whose messages were delivered is zeroed: its time then matches no moment.
+The file has a slot for each moment of two weeks, and then wraps around; in memory, only slots with pending
+messages are kept. A slot whose messages were delivered is zeroed, so its time matches no moment.
 
-Upstream: store/timer/TimerWheel.java. There, delivered slots stay, and the read time of the checkpoint tells
-them from the others, so nothing can be collected for a moment before it.
+Upstream: store/timer/TimerWheel.java. There, delivered slots stay, and only the read time of the checkpoint
+distinguishes them, so nothing can be collected for a moment before it.
 """
 
 import heapq
@@ -49,12 +49,12 @@ class TimerWheel:
 
     @property
     def pending(self) -> int:
-        """Return how many messages wait; deletions are subtracted."""
+        """Return the number of waiting messages, minus deletions."""
         return sum(slot.messages for slot in self._slots.values())
 
     @property
     def sum(self) -> int:
-        """Return a number that is another one, as good as always, where slots are missing, old or damaged."""
+        """Return a checksum that, almost certainly, reveals missing, outdated or damaged slots."""
         return self._sum & _SUM_MASK
 
     def first_tick(self) -> int | None:
@@ -69,14 +69,14 @@ class TimerWheel:
         return self._slots.get(tick)
 
     def last_unit(self, tick: int) -> int:
-        """Return the last unit of a moment, which a new one links to."""
+        """Return a moment's last unit, to which a new one links."""
         slot = self._slots.get(tick)
         return slot.last if slot is not None else NO_UNIT
 
     def add(self, tick: int, position: int, *, deletes: bool = False) -> None:
         """Add a unit to its moment."""
         slot = self._slots.get(tick)
-        one = -1 if deletes else 1  # As upstream counts; the message to be deleted is another unit.
+        one = -1 if deletes else 1  # Counted as upstream does; the message to delete is another unit.
         if slot is None:
             heapq.heappush(self._ticks, tick)
             changed = Slot(position, position, one)
@@ -94,9 +94,9 @@ class TimerWheel:
             self._sum -= _summand(tick, slot)
 
     def forget_outside(self, log_start: int, log_end: int) -> tuple[set[int], int]:
-        """Forget slots that lead to no unit of the log.
+        """Remove slots that refer to no unit of the log.
 
-        Return the ticks of those whose units should be behind its end, and how many led to removed files.
+        Return the ticks of slots with units behind its end, and the number of messages in removed files.
         """
         lost: set[int] = set()
         expired = 0
@@ -111,19 +111,19 @@ class TimerWheel:
         return lost, expired
 
     def load(self, slots: Iterable[tuple[int, Slot]]) -> None:
-        """Begin with the slots of a file."""
+        """Replace the slots by those of a file."""
         self._slots = dict(slots)
         self._ticks = sorted(self._slots)
         self._changed = {}
         self._sum = sum(_summand(tick, slot) for tick, slot in self._slots.items())
 
     def take_changes(self) -> dict[int, Slot | None]:
-        """Return what changed since the last call, by tick; None: delivered."""
+        """Return the changes since the last call, by tick; None: delivered."""
         changes, self._changed = self._changed, {}
         return changes
 
     def put_back(self, changes: dict[int, Slot | None]) -> None:
-        """Take changes back that could not be written."""
+        """Take back changes that could not be written."""
         self._changed = changes | self._changed
 
 
@@ -132,7 +132,7 @@ def _summand(tick: int, slot: Slot) -> int:
 
 
 def is_whole(filesystem: FileSystem, path: Path, *, slots: int = SLOTS) -> bool:
-    """Return whether a file has its size."""
+    """Return whether a file has the right size."""
     return filesystem.exists(path) and filesystem.size(path) == slots * SLOT_BYTES
 
 
@@ -145,7 +145,7 @@ def read_wheel(
         empty = bytes(_READ_BYTES)
         for start in range(0, wheel_bytes, _READ_BYTES):
             data = filesystem.pread(file, min(_READ_BYTES, wheel_bytes - start), start)
-            if data == empty:  # Nearly all of them, and most are holes.
+            if data == empty:  # Nearly the whole file, most of it holes.
                 continue
             numbered = enumerate(_FORMAT.iter_unpack(data), start // SLOT_BYTES)
             for index, (tick, first, last, count, _) in numbered:
@@ -163,7 +163,7 @@ def write_slots(
 ) -> None:
     """Write changed slots and flush the file. A slot lies within one sector, so it is never torn.
 
-    made_again: what the file has is not used.
+    made_again: discard the file's old content.
     """
     with opened(filesystem, path, write=True, create=True) as file:
         if made_again:
@@ -171,7 +171,7 @@ def write_slots(
         is_new = filesystem.file_size(file) != slots * SLOT_BYTES
         if is_new:
             filesystem.truncate(file, slots * SLOT_BYTES)
-        # A slot that is zeroed shares its place with moments two weeks before and after.
+        # A zeroed slot shares its position with the moments two weeks before and after.
         for tick, slot in sorted(changes.items(), key=lambda change: change[1] is not None):
             data = bytes(SLOT_BYTES) if slot is None else _FORMAT.pack(tick, *slot, 0)
             filesystem.pwrite(file, data, tick % slots * SLOT_BYTES)

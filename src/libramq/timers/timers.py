@@ -1,14 +1,14 @@
-"""The timer messages: how one is accepted, collected, kept until its time, recalled, rolled on and delivered;
+"""The timer messages: how one is accepted, collected, kept until its time, recalled, rolled and delivered;
 how many at once.
 
-    accept    a message that asks for a time (TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS: the first
-              that is found counts) goes to the timers' topic instead of its own
+    accept    a message that requests a time (TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS: the first
+              one found counts) goes to the timers' topic instead of its own
     collect   the topic's messages get units in the timer log, chained by the wheel's slots
     prepare   the messages of the next slot are read shortly before it is due
-    deliver   the messages of a slot that is due are stored again, and the slot is forgotten
+    deliver   the messages of a due slot are stored again, and the slot is removed
 
-Topic, log and wheel are Apache's: either broker delivers what waits at the other. A time is a date, so
-timers follow the wall clock: if it is set forward, what should have been delivered meanwhile is delivered.
+Topic, log and wheel are Apache's: either broker delivers messages accepted by the other. Timers follow the
+wall clock: if it is set forward, messages due meanwhile are delivered.
 
 Upstream: store/timer/TimerMessageStore.java, TimerMetrics.java, broker/util/HookUtils.transformTimerMessage.
 """
@@ -41,17 +41,16 @@ from libramq.timers.timer_log import TimerUnit
 from libramq.timers.timer_wheel import SLOTS
 
 log = get_logger(__name__)
-#: The properties that ask for a time, in the order in which they count.
-#: Long.parseLong, but for other alphabets' digits.
+#: Long.parseLong, without the digits of other alphabets.
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerOptions:
-    """The options of timers; MessageStoreConfig.timerWheelEnable and its kin.
+    """The options of timers; MessageStoreConfig.timerWheelEnable and related ones.
 
-    precision_ms: messages are delivered at its multiples. roll_window_slots: messages that are further away
-    are collected again, so that the timer log's old files can go.
+    precision_ms: messages are delivered at its multiples. roll_window_slots: messages further away are
+    collected again, so that the timer log's old files can be removed.
     """
 
     enabled: bool = True
@@ -62,15 +61,15 @@ class TimerOptions:
 
     @property
     def roll_window_ms(self) -> int:
-        """Return the time within which a message is collected once."""
+        """Return the longest wait for which a message is collected only once."""
         return self.roll_window_slots * self.precision_ms
 
 
 def requested_ms(properties: dict[str, str], wall_ms: WallMs) -> int | None:
-    """Return the time at which a message is to be delivered; None if it asks for none.
+    """Return the requested time of delivery, or None.
 
-    A message that waited already has TIMER_OUT_MS, and asks for no second time. BrokerError if the time is
-    not a whole number.
+    A message that has already waited has TIMER_OUT_MS, and counts as requesting none. BrokerError if the time
+    is not a whole number.
     """
     if p.TIMER_OUT_MS in properties:
         return None
@@ -92,7 +91,7 @@ def slot_ms(
 ) -> int | None:
     """Return the time of the slot in which a message waits; None if it is stored at once.
 
-    A slot is delivered when its time and the precision have passed. BrokerError if it waits too long.
+    A slot is delivered when its time and the precision have passed. BrokerError if the wait is too long.
     """
     wait_ms = deliver_ms - int(wall_ms)
     if wait_ms <= 0:
@@ -119,14 +118,14 @@ def _illegal(reason: str) -> Exception:
 
 
 class TimerCount(Document, frozen=True, kw_only=True):
-    """The number of waiting messages of a topic, and the time of its last change."""
+    """The number of a topic's waiting messages, and the time of its last change."""
 
     count: int = 0
     time_stamp: int = 0
 
 
 class TimerMetricsFile(Document, frozen=True, kw_only=True):
-    """The file; GET_TIMER_METRICS answers with the same."""
+    """The file's content, which is also the answer to GET_TIMER_METRICS."""
 
     timing_count: dict[str, TimerCount] = {}
     data_version: DataVersion = DataVersion()
@@ -140,7 +139,7 @@ class TimerMetrics:
         self._version = loaded.data_version if loaded is not None else DataVersion()
 
     def add(self, topic: str | None, number: int, wall_ms: WallMs) -> None:
-        """Count messages of a topic that begin to wait, or (negative) that wait no more."""
+        """Add to the number of a topic's waiting messages (negative: subtract)."""
         if topic is None:
             return
         count = self._counts[topic].count if topic in self._counts else 0
@@ -156,38 +155,37 @@ class PopEntries(Protocol):
     """The part of POP that the timers use: its entries in their topic, which only Apache's broker delivers.
 
     Apache's broker writes check points and acknowledgements as timer messages, and moves them to its revive
-    topic when they are due. Ours writes the same, so that either continues with what is in flight at the
-    other; but it acts on a table of its own, so its timers leave them out.
+    topic when they are due. Ours writes the same, so that either can continue with the other's messages in
+    flight; but it keeps a table of its own, so its timers skip the entries.
     """
 
     @property
     def place(self) -> int:
-        """Return the position in the timers' topic at which the next start begins to read the journal."""
+        """Return the position in the timers' topic from which the next start reads the journal."""
 
     @property
     def oldest_place(self) -> int | None:
-        """Return the offset of the oldest check point in flight; None if there is none."""
+        """Return the offset of the oldest check point in flight, or None."""
 
     def skip(self, offset: int) -> int:
         """Return the offset after the entries that this process wrote at an offset."""
 
     def owns(self, real_topic: str | None) -> bool:
-        """Return whether timer messages for a topic are entries, which no timer delivers."""
+        """Return whether a topic's timer messages are entries, which no timer delivers."""
 
 
-#: Ours: messages that one append delivers, in 1 ms. One that was not prepared counts as
-#: `slot_reader.READ_COST`.
+#: Ours: the messages delivered by one append, in 1 ms. An unprepared one counts as `slot_reader.READ_COST`.
 APPENDED_MAX: Final = 128
-#: Ours: messages that one read collects, or prepares, in 1 ms.
+#: Ours: the messages collected, or prepared, by one read, in 1 ms.
 READ_MAX: Final = 32
-#: Ours: how much of a slot a clean stop still delivers, in a second.
+#: Ours: the messages of a slot that a clean stop still delivers, in a second.
 FINISHED_MAX: Final = 100_000
-#: Ours: how long before its time a slot is read; 10,000 messages take half of it.
+#: Ours: how early a slot is read; 10,000 messages take half of that time.
 AHEAD_MS: Final = 1_000
 
 
 class Again(NamedTuple):
-    """Messages to be collected again, as the timer log has lost them: those before a queue offset.
+    """Messages to collect again, as the timer log has lost them: those before a queue offset.
 
     Of these, the ones for a time before `from_ms` were delivered.
     """
@@ -196,9 +194,10 @@ class Again(NamedTuple):
     from_ms: int = 0
 
     def renewed(self, collected: int, read_ms: int) -> "Again":
-        """Return what is known if the messages before `collected` were, and slots before `read_ms` delivered.
+        """Return the range after messages before `collected` were collected, and slots before `read_ms`
+        delivered.
 
-        Of messages that were to be collected again, and were not yet, no more is known than before.
+        For messages that still had to be collected again, no more is known than before.
         """
         if collected >= self.until:
             return Again(collected, read_ms)
@@ -206,7 +205,7 @@ class Again(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """The messages that were collected: all of the topic before `queue_offset`, counted in `metrics`."""
+    """The collected messages: all of the topic before `queue_offset`, counted in `metrics`."""
 
     queue_offset: int
     metrics: TimerMetrics
@@ -216,9 +215,9 @@ class Collected(NamedTuple):
 class TimerMessages:
     """The timer messages of a broker.
 
-    queue_offset: the next message of the topic to be collected. copies: finds what an earlier process has
-    delivered of the last slots although the timers' files do not show it, as these are written once a second,
-    and only when the commit log is on the disk. Apache's broker delivers again.
+    queue_offset: the topic's next message to collect. copies: finds what an earlier process delivered of the
+    last slots without a trace in the timers' files, which are written once a second, and only when the commit
+    log is on disk. Apache's broker delivers again.
     """
 
     def __init__(
@@ -238,27 +237,27 @@ class TimerMessages:
         self._pop = pop
         self._destinations = destinations
         self._copies = copies
-        #: Messages before it are in the metrics.
+        #: Messages before this offset are in the metrics.
         self._counted_until = self.again.until
-        #: Units before this position of the log, if any is missing, were collected again since the start.
+        #: Units before this position of the log, even missing ones, were collected again since the start.
         self._collected_again_end = 0
-        #: Counts the changes of what the files keep.
+        #: Counts changes of the files' content.
         self.version = 0
-        #: How many messages were collected, and delivered, since the start.
+        #: The numbers of messages collected and delivered since the start.
         self.collected = self.delivered = 0
-        #: Whether the last messages were not accepted by the store.
+        #: Whether the store refused the last messages.
         self.is_refused = False
         self._slot: SlotReader | None = None
-        #: The next slot, and whether its messages are read; it is looked at again only when it is due.
+        #: The next slot, and whether its messages are read; it is checked again only when due.
         self._ahead: SlotReader | None = None
         self._is_prepared = False
-        #: Where the topic ended when the next slot was found due.
+        #: The end of the topic when the next slot was found due.
         self._collect_until: int | None = None
 
     # Accepting.
 
     def accept(self, message: StoreMessage, text: str, wall_ms: WallMs) -> str | None:
-        """Redirect a message that asks for a later time; return its handle's time, or None if it asks none.
+        """Redirect a message that requests a later time; return the time for its handle, or None.
 
         text: its properties. BrokerError if its time is invalid or its slot is full.
         """
@@ -277,10 +276,10 @@ class TimerMessages:
             p.REAL_QUEUE_ID: str(message.queue_id),
         }).encode()  # fmt: skip
         message.topic, message.queue_id = TIMER_TOPIC, 0
-        return str(waits_until + 1)  # SendMessageProcessor.attachRecallHandle: it is rounded down again.
+        return str(waits_until + 1)  # SendMessageProcessor.attachRecallHandle rounds it down again.
 
     def slot_of(self, text: str, wall_ms: WallMs) -> int | None:
-        """Return the time of the slot that properties ask for; None: none. BrokerError if it is invalid."""
+        """Return the time of the requested slot, or None. BrokerError if it is invalid."""
         properties = p.properties_from_text(text)
         deliver_ms = requested_ms(properties, wall_ms)
         return None if deliver_ms is None else slot_ms(deliver_ms, properties, self._options, wall_ms)
@@ -289,12 +288,12 @@ class TimerMessages:
 
     @property
     def pending(self) -> int:
-        """Return how many messages wait in slots."""
+        """Return the number of messages waiting in slots."""
         return self._wheel.pending
 
     @property
     def uncollected(self) -> int:
-        """Return how many messages of the topic have not been collected yet."""
+        """Return the number of the topic's messages not yet collected."""
         return max(0, self._store.max_offset(TIMER_TOPIC, 0) - self.queue_offset)
 
     def read_ms(self, wall_ms: WallMs) -> int:
@@ -303,7 +302,7 @@ class TimerMessages:
         return min(tick, tick if first is None else first) * self._options.precision_ms
 
     def next_due_ms(self) -> WallMs | None:
-        """Return when the next slot is prepared, or else delivered; None if no message waits."""
+        """Return when the next slot is due to be prepared or delivered; None if no message waits."""
         tick = self._wheel.first_tick()
         if tick is None:
             return None
@@ -311,33 +310,33 @@ class TimerMessages:
         return WallMs((tick + 1) * self._options.precision_ms - (0 if is_prepared else AHEAD_MS))
 
     def copy(self, again: Again) -> None:
-        """Take over, at a slave, what its master has delivered."""
+        """Adopt, at a slave, the progress of its master."""
         if again != self.again:
             self.again = again
             self.version += 1
 
     def take_over(self, again: Again) -> None:
-        """Take over, at a master that returns, what its slave has delivered meanwhile.
+        """Adopt, at a returning master, the progress of its slave.
 
-        If much is being collected again, of which the slave knows less, that counts alone. A second slave
-        that knows no more than the first one changes nothing.
+        If a larger range is being collected again than the slave knows of, only that range counts. A second
+        slave that knows no more than the first one changes nothing.
         """
         is_less = again.until <= self.again.until and again.from_ms <= self.again.from_ms
         is_more = again.until >= self.again.until and again.from_ms >= self.again.from_ms
         if not is_less and (is_more or self.queue_offset >= self.again.until):
             self.copy(again)
-            self._ahead = None  # What was read before has not been compared with that.
+            self._ahead = None  # The prepared messages have not been compared with it.
             if self._slot is not None:
                 self._slot.forget_prepared()
 
     def copy_metrics(self, content: TimerMetricsFile) -> None:
-        """Take over, at a slave, how many messages wait at its master."""
+        """Adopt, at a slave, the numbers of messages waiting at its master."""
         if content != self.metrics.content():
             self.metrics = TimerMetrics(content)
             self.version += 1
 
     def advance(self, wall_ms: WallMs) -> bool:
-        """Deliver, collect and prepare some messages; return whether there are no more. Raises ColdRead."""
+        """Deliver, collect and prepare some messages; return whether none are left. Raises ColdRead."""
         is_delivered = self._deliver(wall_ms)
         is_collected = self._collect(wall_ms)
         if is_delivered and is_collected:
@@ -345,7 +344,7 @@ class TimerMessages:
         return is_delivered and is_collected and self._prepare(wall_ms)
 
     def finish_slot(self, wall_ms: WallMs) -> None:
-        """Deliver the rest of a slot that was begun, waiting for the disk: a start would deliver it whole."""
+        """Deliver the rest of an unfinished slot, waiting for the disk; a restart would deliver all of it."""
         for _ in range(FINISHED_MAX // APPENDED_MAX):
             if self._slot is None or self.is_refused:
                 return
@@ -354,7 +353,7 @@ class TimerMessages:
     # Preparing.
 
     def _prepare(self, wall_ms: WallMs) -> bool:
-        """Read messages of the next slot if it is due soon; return whether there is no more to read."""
+        """Read messages of the next slot if it is due soon; return whether there is nothing left to read."""
         tick = self._wheel.first_tick()
         if tick is None or (tick + 1) * self._options.precision_ms - int(wall_ms) > AHEAD_MS:
             return True
@@ -374,13 +373,13 @@ class TimerMessages:
     def _is_delivered(self, tick: int, message: MessageExt, unit: TimerUnit) -> bool | None:
         if self.was_delivered(message):
             return True
-        # What was rolled on is found by its key, in the slot that has it twice (`rolled_key`).
+        # A rolled message is recognised by its key, in the slot that has it twice (`rolled_key`).
         return False if unit.rolls else self._copies.has(message, (tick + 1) * self._options.precision_ms)
 
     # Delivering.
 
     def _deliver(self, wall_ms: WallMs) -> bool:
-        """Store messages of a due slot again, by one append; return whether no slot is due."""
+        """Store messages of a due slot again, with one append; return whether no slot is due."""
         slot = self._due_slot(wall_ms)
         if slot is None:
             return self._due_tick(wall_ms) is None
@@ -405,7 +404,7 @@ class TimerMessages:
         return False
 
     def _collect_again(self, slot: SlotReader) -> None:
-        """Collect again what is not delivered: a slot leads to a unit that the log does not have."""
+        """Collect undelivered messages again: a slot refers to a unit missing in the log."""
         first = self._store.min_offset(TIMER_TOPIC, 0)
         log.error(
             "the timer log is damaged; what waits is collected again from the topic",
@@ -420,7 +419,7 @@ class TimerMessages:
         self._reached(first)
 
     def _due_slot(self, wall_ms: WallMs) -> SlotReader | None:
-        """Return the slot that is being delivered; None if none is due."""
+        """Return the slot being delivered, or None if none is due."""
         tick = self._due_tick(wall_ms)
         if self._slot is None and tick is not None and self._has_collected(wall_ms, tick):
             ahead, self._ahead = self._ahead, None
@@ -433,10 +432,10 @@ class TimerMessages:
         return tick if tick is not None and tick < self._tick(wall_ms) else None
 
     def _has_collected(self, wall_ms: WallMs, tick: int) -> bool:
-        """Return whether everything was collected that was stored before a slot was found due.
+        """Return whether everything stored before a slot was found due has been collected.
 
-        A deletion may be among it. After a week without a broker, the file of the wheel has no place for new
-        slots before the old ones are delivered.
+        Otherwise a deletion could be missed. A broker that was down for more than a week delivers first,
+        because the wheel's file has no room for new slots until then.
         """
         if self._collect_until is None:
             self._collect_until = self._store.max_offset(TIMER_TOPIC, 0)
@@ -454,10 +453,10 @@ class TimerMessages:
             if result.status is AppendStatus.PUT_OK:
                 continue
             if result.status in (AppendStatus.MESSAGE_ILLEGAL, AppendStatus.PROPERTIES_SIZE_EXCEEDED):
-                # It will never be accepted; those behind it must not wait for it.
+                # It will never be accepted, and must not hold up the messages behind it.
                 log.error("due message dropped", topic=messages[position].topic, reason=result.status.name)
             else:
-                if not was_refused:  # It is tried again every 100 ms.
+                if not was_refused:  # It is retried every 100 ms.
                     log.warning("timer messages wait: the store accepts none", why=result.status.name)
                 self.is_refused = True
                 return position
@@ -466,16 +465,16 @@ class TimerMessages:
     # Collecting.
 
     def skip_entries(self) -> int:
-        """Pass over entries of POP that come next; return the offset of the next message to be collected."""
+        """Skip POP's entries; return the offset of the next message to collect."""
         self._reached(self._pop.skip(self.queue_offset))
         return self.queue_offset
 
     def _collect(self, wall_ms: WallMs) -> bool:
-        """Append units for messages of the topic; return whether all messages have one."""
+        """Append units for messages of the topic; return whether every message has one."""
         offset = self.skip_entries()
         result = self._store.read(TIMER_TOPIC, 0, offset, READ_MAX)
         if result.status is not ReadStatus.FOUND:
-            # Removed by retention, or unreadable: those behind it must not wait for it.
+            # Removed by retention, or unreadable; it must not hold up the messages behind it.
             self._reached(max(offset, result.next_offset) if offset < result.max_offset else offset)
             return self.queue_offset == offset
         for message in _decoded(result.data):
@@ -491,7 +490,7 @@ class TimerMessages:
             self.version += 1
 
     def was_delivered(self, message: MessageExt) -> bool:
-        """Return whether a message that is collected again was delivered before, or by a slave meanwhile."""
+        """Return whether a message being collected again was already delivered, here or by a slave."""
         if message.queue_offset >= self.again.until:
             return False
         out_ms = _out_ms(message)
@@ -503,11 +502,11 @@ class TimerMessages:
             log.error("a message of the timers' topic has no time or no topic; skipped", id=message.offset_id)
             return
         options = self._options
-        # One that is late waits in its own slot all the same: a deletion may be there.
+        # A late message still waits in its own slot, which may have a deletion.
         written_ms = min(self._tick(wall_ms) * options.precision_ms, out_ms)
         waits_ms, window_ms = out_ms - written_ms, options.roll_window_ms
         rolls = waits_ms >= window_ms
-        if rolls:  # The rest, after the roll, is at least a third of the window.
+        if rolls:  # What remains after the roll is at least a third of the window.
             is_short = waits_ms - window_ms < options.roll_window_slots // 3 * options.precision_ms
             waits_ms = options.roll_window_slots // 2 * options.precision_ms if is_short else window_ms
         tick = (written_ms + waits_ms) // options.precision_ms
