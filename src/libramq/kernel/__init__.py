@@ -1,4 +1,4 @@
-"""The kernel: the building blocks of every engine, whatever its protocol.
+"""The kernel: the building blocks of every engine, for any protocol.
 
         event    a read, a connection that ended, an answer, finished work, time
       │

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 #: The numbers of connections, assigned as they are accepted.
 NUMBERS: Final = count(1)
-#: Ours: a household's or a server's network, of whose addresses its owner may use any (RFC 6177).
+#: Ours: the network of a household or a server, whose owner may use any address in it (RFC 6177).
 IPV6_PREFIX: Final = 64
 
 
@@ -17,9 +17,9 @@ IPV6_PREFIX: Final = 64
 class Principal:
     """A user, as authenticated by any protocol.
 
-    host: the address that it came from, on which policies may depend. is_unrestricted: it is another broker
-    of the cluster, or sends a request that the configuration exempts from authorisation. proof: a digest of
-    the password with which it has signed in.
+    host: the client's address, on which policies may depend. is_unrestricted: the client is another broker of
+    the cluster, or sends a request that the configuration exempts from authorisation. proof: a digest of the
+    password that the user signed in with.
     """
 
     name: str
@@ -28,18 +28,18 @@ class Principal:
     proof: bytes = field(default=b"", compare=False, repr=False)
 
 
-#: A client that has not authenticated itself; so far no client has to.
+#: A client that has not authenticated itself, or not yet.
 ANONYMOUS: Final = Principal("anonymous")
 
 
 class Connection(Protocol):
     """The other end of a connection. An engine never writes to it: it returns `Send` and `Close`."""
 
-    #: Who the client is, where it proves that once for all its requests: by SASL or a certificate.
+    #: The client's user, if it authenticates once for all its requests, by SASL or a certificate.
     principal: Principal
-    #: Whether the client has proven who it is at any time, which spares it a limit and allows nothing.
+    #: Whether the client has ever authenticated, which spares it a limit but permits nothing.
     is_authenticated: bool
-    #: The names in the certificate with which it has proven that (subjectAltName); none without TLS.
+    #: The names in its certificate (subjectAltName); none without TLS.
     certificate_names: tuple[str, ...]
 
     @property
@@ -49,7 +49,7 @@ class Connection(Protocol):
 
     @property
     def number(self) -> int:
-        """Return a number higher than that of every connection accepted before, on any server."""
+        """Return a number higher than those of all connections accepted before, on any server."""
         ...
 
     @property
@@ -63,12 +63,12 @@ class Connection(Protocol):
 
 
 def host_of(connection: Connection) -> str:
-    """Return the address that a client connects from, without its port."""
+    """Return a client's address without the port."""
     return connection.address.rpartition(":")[0]
 
 
 def client_network(host: str) -> str:
-    """Return what limits take for one client's address: an IPv4 address, or a network of IPv6 ones."""
+    """Return what counts as one client's address for limits: an IPv4 address, or an IPv6 network."""
     if ":" not in host:
         return host
     try:

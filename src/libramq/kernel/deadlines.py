@@ -1,5 +1,5 @@
-"""Deadlines: everything that an engine has to do later, in one queue; what happens when a deadline stays due
-in the past.
+"""Deadlines: everything an engine has to do later, in one queue; how a deadline that stays due in the past is
+handled.
 
 The engine wakes only when something is due. Times are monotonic.
 """
@@ -15,18 +15,18 @@ log = get_logger(__name__)
 
 Action = Callable[[MonotonicMs], None]
 
-#: Ours: how many entries of past or moved deadlines are kept before the queue is cleaned.
+#: Ours: the entries of past or moved deadlines that are kept before the queue is cleaned.
 STALE_MAX = 1024
-#: Ours: how often in a row a deadline may set itself for now, each time to do some more: five times as
-#: often as a broker may have members, of which it has most, to go through.
+#: Ours: how often in a row a deadline may set itself for now to continue its work: five times the largest
+#: number of objects it may have to go through, a broker's members.
 TURNS_MAX: Final = 1_000_000
-#: Ours: the pace of a deadline that, by a bug, is due again as soon as it has acted: often enough to keep
-#: working, badly.
+#: Ours: the interval of a deadline that, by a bug, is due again right after acting: it keeps working, if
+#: badly.
 OVERDUE_AGAIN_MS: Final = 1_000
 
 
 class StaysDue(Exception):
-    """A deadline has set itself in the past, or for now time and again: by a bug, as that never ends."""
+    """A deadline keeps setting itself for the past, or for now: a bug, because that never ends."""
 
 
 class Deadline:
@@ -37,14 +37,14 @@ class Deadline:
     def __init__(self, deadlines: "Deadlines", action: Action, name: str) -> None:
         self._deadlines = deadlines
         self._action = action
-        self._name = name  # Empty: the action's, which takes time to find out.
-        #: How often in a row it was due again when it had acted; until when it rests if that was too often.
+        self._name = name  # If empty, the action's name is used, which takes time to determine.
+        #: How often in a row it was due again after acting; until when it rests after too many turns.
         self._turns = 0
         self._not_before_ms: MonotonicMs | None = None
         self.due_ms: MonotonicMs | None = None
 
     def at(self, due_ms: MonotonicMs | None) -> None:
-        """Act at this time only; None: not at all."""
+        """Act only at this time; None: never."""
         queue, before_ms = self._deadlines, self.due_ms
         if self._not_before_ms is not None and due_ms is not None:
             due_ms = max(due_ms, self._not_before_ms)
@@ -62,7 +62,7 @@ class Deadline:
             queue._clean()
         next_ms = queue.next_due_ms
         if before_ms is not None and before_ms == next_ms:
-            while heap and heap[0][2].due_ms != heap[0][0]:  # Past and moved entries.
+            while heap and heap[0][2].due_ms != heap[0][0]:  # Skip past and moved entries.
                 heapq.heappop(heap)
             queue.next_due_ms = heap[0][0] if heap else None
         elif due_ms is not None and (next_ms is None or due_ms < next_ms):
@@ -74,11 +74,11 @@ class Deadline:
             self.at(due_ms)
 
     def cancel(self) -> None:
-        """Do not act."""
+        """Cancel the action."""
         self.at(None)
 
     def _act(self, now_ms: MonotonicMs) -> None:
-        """Act; raises StaysDue. Each turn of one that stays due would look like a stall until then."""
+        """Act; raises StaysDue. Otherwise each turn of a deadline that stays due would look like a stall."""
         self._not_before_ms = None
         overdue_ms = None
         try:
@@ -91,12 +91,12 @@ class Deadline:
 
     @property
     def called(self) -> str:
-        """Return its name, or its action's, for the log."""
-        action = getattr(self._action, "func", self._action)  # Of a partial.
+        """Return its name, or the action's, for the log."""
+        action = getattr(self._action, "func", self._action)  # For a partial.
         return self._name or getattr(action, "__qualname__", repr(action))
 
     def _rest_if_due(self, now_ms: MonotonicMs) -> int | None:
-        """Let it rest if it is due again in the past (return since how long), or too often; else None."""
+        """Suspend it if it is due in the past or too often; return by how much it is overdue, or None."""
         due_ms = self.due_ms
         if due_ms is None or due_ms > now_ms:
             self._turns = 0
@@ -116,13 +116,13 @@ class Deadlines:
         self._heap: list[tuple[MonotonicMs, int, Deadline]] = []
         self._sequence = 0
         self._count = 0
-        #: When `run` has something to do next; None: never, as things are. It is read several times per
-        #: request, so it is stored.
+        #: When `run` is due next; None: never, in the present state. Stored because every request reads it
+        #: several times.
         self.next_due_ms: MonotonicMs | None = None
-        #: A time that has come: what is set for one before, being late already, counts as due then; but a
-        #: deadline that its own action sets in the past rests.
+        #: A time already reached: deadlines set for an earlier time count as due at this one; but a deadline
+        #: that its own action sets in the past is suspended.
         self.floor_ms: MonotonicMs | None = None
-        #: When `run` was called last: what was due before may be so still, as there was too much of it.
+        #: The last call of `run`, which may have left due deadlines because there were too many.
         self.ran_ms: MonotonicMs | None = None
         #: Called with a deadline whose action failed.
         self.failed: Callable[[Deadline, Exception], None] = _log_failure
@@ -131,7 +131,7 @@ class Deadlines:
         return self._count
 
     def new(self, action: Action, name: str = "") -> Deadline:
-        """Return a new deadline, which is not set yet. name: for the log."""
+        """Return a new, unset deadline. name: for the log."""
         return Deadline(self, action, name)
 
     def set(self, due_ms: MonotonicMs, action: Action) -> Deadline:
@@ -141,11 +141,11 @@ class Deadlines:
         return deadline
 
     def run(self, now_ms: MonotonicMs, is_over: Callable[[], bool] | None = None) -> None:
-        """Run the actions that are due until the turn's time is over, one at least; the others stay due.
+        """Run due actions until the turn's time is over, at least one; the others stay due.
 
-        A failing one is reported and does not stop the others.
+        A failing action is reported and does not stop the others.
         """
-        # Actions set for now wait for the next run: one that is always due does not block the rest.
+        # Actions set for now wait for the next run, so that one that is always due does not block the rest.
         last, self.floor_ms, self.ran_ms = self._sequence, None, now_ms
         while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms and self._heap[0][1] <= last:
             deadline = self._heap[0][2]
@@ -158,7 +158,7 @@ class Deadlines:
                 break
 
     def clear(self) -> None:
-        """Cancel all; each may be set again."""
+        """Cancel all deadlines; each may be set again."""
         for _, _, deadline in self._heap:
             deadline.due_ms = None
         self._heap.clear()

@@ -1,17 +1,17 @@
-"""Effects: the values by which an engine sends, asks, runs work on threads, listens and dials; nothing else
-leaves it.
+"""Effects: the values by which an engine sends, asks, runs work on threads, listens and dials; it has no
+other output.
 
         Send     bytes for a connection
         Offer    bytes for a connection, dropped if its client does not read
         Close    the end of a connection, with a reason for the log
         Ask      a request to another process; its answer arrives as an event
         Run      work for a thread, such as a disk plan; its result arrives as an event
-        Proceed  long work for a request (`kernel.work`), with others in between
-        Defer    a call of the engine's once the events that are ready now have been handled
+        Proceed  long work for a request (`kernel.work`), interleaved with others
+        Defer    a call of the engine after the events that are ready now have been handled
         Listen   start to accept connections
-        Dial     a connection to another process for a stream of bytes, without questions and answers
+        Dial     a connection to another process for a stream of bytes, instead of questions and answers
 
-An effect is a cheap value: a msgspec Struct is made in 0.1 µs, where a frozen dataclass takes 0.6 µs.
+An effect is a cheap value: creating a msgspec Struct takes 0.1 µs, a frozen dataclass 0.6 µs.
 """
 
 import enum
@@ -24,7 +24,7 @@ from libramq.kernel.connection import Connection
 
 
 class Thread(enum.Enum):
-    """The thread that runs some work. Work of one kind never waits for another kind."""
+    """The thread for a kind of work. Work of one kind never waits for another kind."""
 
     FLUSH = "flush"  # The commit log's flushes; producers wait for these.
     DISK = "disk"  # Tables, journals, consume queues; no request waits.
@@ -43,7 +43,7 @@ class Question(Protocol):
 
     @property
     def timeout_ms(self) -> int:
-        """Return how long the answer may take."""
+        """Return the time allowed for the answer."""
         ...
 
     def command(self) -> Any:
@@ -51,7 +51,7 @@ class Question(Protocol):
         ...
 
     def done(self, outcome: Any) -> None:
-        """Take the answer, or the LibraError instead; called once."""
+        """Take the answer, or a LibraError; called once."""
         ...
 
 
@@ -63,9 +63,9 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Send bytes to a connection whose client reads, and drop them otherwise.
+    """Send bytes to a connection if its client is reading; drop them otherwise.
 
-    For what is sent again until it has had its effect.
+    For messages that are repeated until they have taken effect.
     """
 
     connection: Connection
@@ -86,10 +86,10 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Run `work` on a thread; `done` gets its result, or the exception that it raised.
+    """Run `work` on a thread; `done` gets its result or exception.
 
-    is_brief: it may be done without a thread, while such work takes little time; `done` is called at once
-    then, before the event's bytes are sent.
+    is_brief: it may run without a thread as long as such work is fast; then `done` is called at once, before
+    the event's bytes are sent.
     """
 
     thread: Thread
@@ -99,7 +99,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Defer(msgspec.Struct, frozen=True):
-    """Call `done` after the events that are ready now. It only adds effects: nothing is settled after it."""
+    """Call `done` after the events that are ready now. It may only add effects: `settle` does not follow."""
 
     done: Callable[[], None]
 
@@ -107,8 +107,8 @@ class Defer(msgspec.Struct, frozen=True):
 class Proceed(msgspec.Struct, frozen=True):
     """Take the steps of long work for a request, some per turn.
 
-    Its connection is not served meanwhile; it is, up to a limit, while a thread reads. Work runs to its end
-    even if the connection ends before, except where a thread computes for it or it waits for room.
+    Meanwhile its connection is not served, except, up to a limit, while a thread reads. The work runs to its
+    end even if the connection ends earlier, unless a thread computes for it or it waits for room.
     """
 
     connection: Connection
@@ -122,7 +122,7 @@ class Listen(msgspec.Struct, frozen=True):
 
 
 class Stream(Protocol):
-    """The observer of a connection that this process makes; `Send` and `Close` apply to it."""
+    """The observer of an outgoing connection; `Send` and `Close` apply to it."""
 
     def opened(self, connection: Connection) -> None:
         """Use the connection from now on."""
@@ -142,7 +142,7 @@ class Stream(Protocol):
 
 
 class Dial(msgspec.Struct, frozen=True):
-    """Connect to an address ("host:port"); the stream gets the result."""
+    """Connect to an address ("host:port"); the stream is told the result."""
 
     address: str
     stream: Stream
@@ -152,7 +152,7 @@ Effect = Send | Offer | Close | Ask | Run | Proceed | Defer | Listen | Dial
 
 
 class Effects:
-    """The door: effects in the order in which they were decided, also those that only one engine has."""
+    """The effects in the order in which they were decided, including those that only one engine has."""
 
     __slots__ = ("add", "pending")
 
@@ -165,7 +165,7 @@ class Effects:
         self.add(Send(connection, data))
 
     def offer(self, connection: Connection, data: bytes) -> None:
-        """Send bytes to a connection, unless its client does not read."""
+        """Send bytes to a connection if its client is reading."""
         self.add(Offer(connection, data))
 
     def close(self, connection: Connection, reason: str) -> None:
@@ -188,7 +188,7 @@ class Effects:
         self.add(Run(thread, work, done, is_brief))
 
     def defer(self, done: Callable[[], None]) -> None:
-        """Have a function called after the events that are ready now."""
+        """Call a function after the events that are ready now."""
         self.add(Defer(done))
 
     def proceed(self, connection: Connection, steps: Generator[Any, Any, None]) -> None:

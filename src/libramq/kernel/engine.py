@@ -1,11 +1,11 @@
 """The engine: events in, effects out, plain and synchronous; the hooks of each event, and when a late timer
-means that the process stood still.
+shows that the process was stalled.
 
         receive            requests of a connection, as many as take effect together
         connection_ended   a client's connection
         address_lost       one of our own connections
         tick               time: everything that is due
-        settle             what follows from these (`Kernel.soon`): a journal write, woken pulls, flushes
+        settle             the consequences (`Kernel.soon`): a journal write, woken pulls, flushes
 
 After each event the performer takes `effects` and sets its timer to `next_due_ms`.
 """
@@ -20,8 +20,7 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: how late a timer has to be to count as a stall; the shortest sessions last 1 s, with three requests
-#: each.
+#: Ours: a timer this late counts as a stall; the shortest sessions last 1 s, with three requests each.
 LATE_MS_MIN: Final = 250
 
 
@@ -29,15 +28,15 @@ class Translator(Protocol):
     """A protocol: turns requests into operations of services, and their outcomes into bytes."""
 
     def receive(self, connection: Connection, requests: Sequence[Any], start: int) -> int:
-        """Process the requests from `start` on that take effect together; return where the next begin."""
+        """Process requests from `start` on that take effect together; return where the next ones begin."""
         ...
 
 
 class Hooks(NamedTuple):
-    """The events that a composition subscribes to, each in its order.
+    """The events that a composition subscribes to, each with its hooks in order.
 
-    settle: after every event, what depends on the time or on other services; all else enlists itself
-    (`Kernel.soon`). ticked: after deadlines.
+    settle: after every event, for what depends on the time or on other services; everything else enlists
+    itself (`Kernel.soon`). ticked: after deadlines.
     """
 
     connection_ended: Sequence[Callable[[Connection], None]] = ()
@@ -48,7 +47,7 @@ class Hooks(NamedTuple):
 
 
 class Engine:
-    """One translator and its services; without a translator it serves nobody."""
+    """One translator and its services; without a translator it serves no clients."""
 
     def __init__(self, kernel: Kernel, translator: Translator | None, hooks: Hooks) -> None:
         self.effects = kernel.effects
@@ -73,8 +72,8 @@ class Engine:
     def tick(self) -> None:
         """Do everything that is due.
 
-        A timer that fires much too late shows that this process was stalled: it was stopped, or its machine
-        was busy. Messages of others lie unread in sockets meanwhile; their silence is not their fault.
+        A very late timer shows that this process was stalled, because it was stopped or its machine was busy.
+        Then others' messages are still unread in sockets, so their silence must not count against them.
         """
         now_ms = self._clock.monotonic_ms()
         if self._hooks.stalled and self._is_late(now_ms):
@@ -91,18 +90,18 @@ class Engine:
         _call_all(self._hooks.ticked)
 
     def _is_late(self, now_ms: MonotonicMs) -> bool:
-        """Return whether what is due should have run long ago; what a run has left over is not late yet."""
+        """Return whether something due is long overdue, apart from what the last run has left over."""
         due_ms, ran_ms = self.deadlines.next_due_ms, self.deadlines.ran_ms
         if due_ms is None or now_ms - due_ms < LATE_MS_MIN:
             return False
         return ran_ms is None or now_ms - ran_ms >= LATE_MS_MIN
 
     def settle(self) -> None:
-        """Run what follows from the events since the last call."""
+        """Run the consequences of the events since the last call."""
         now_ms = self._clock.monotonic_ms()
         due_ms = self.deadlines.next_due_ms
         if due_ms is None or now_ms - due_ms < LATE_MS_MIN or not self._is_late(now_ms):
-            # Else `tick` has yet to handle the stall.
+            # Otherwise `tick` has yet to handle the stall.
             self._settled_ms = self.deadlines.floor_ms = now_ms
         failure: Exception | None = None
         for hook in self._hooks.settle:
@@ -110,7 +109,7 @@ class Engine:
                 hook()
             except Exception as error:
                 failure = _first(failure, error)
-        while True:  # Without a call of its own: it is done for every request.
+        while True:  # Inlined, as it runs for every request.
             for actions in self._following:
                 if actions:
                     break
@@ -132,7 +131,7 @@ class Engine:
 
 
 def _call_all(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
-    """Call every hook: a failing one does not stop the others. Raises the first failure."""
+    """Call every hook, even after a failure; raise the first failure."""
     failure: Exception | None = None
     for hook in hooks:
         try:
@@ -144,7 +143,7 @@ def _call_all(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
 
 
 def _first(failure: Exception | None, error: Exception) -> Exception:
-    """Return the failure to raise: the first one."""
+    """Return the first failure, which is the one to raise."""
     if failure is None:
         return error
     log.error("another hook failed, too", exc_info=error)

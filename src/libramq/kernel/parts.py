@@ -1,4 +1,4 @@
-"""The parts of a kernel: effects, deadlines, purgatory, and the phases of what follows an event
+"""The parts of a kernel: effects, deadlines, purgatory, and the phases in which an event's consequences run
 (`Kernel.soon`).
 
 They are built once and shared by one engine's services.
@@ -15,7 +15,7 @@ from libramq.kernel.effect import Effects
 from libramq.kernel.purgatory import Purgatory
 from libramq.kernel.work import Workload
 
-#: The readers: BROKER_RUNTIME_INFO and the metrics. They do not affect each other.
+#: The readers: BROKER_RUNTIME_INFO and the metrics. Each has a maximum of its own.
 RUNTIME_INFO: Final = 0
 METRICS: Final = 1
 
@@ -27,7 +27,7 @@ class LongestTurn:
 
     def __init__(self) -> None:
         self._longest_us = [0, 0]
-        #: Shorter turns change nothing, as nearly all: `record` need not be called for them.
+        #: Shorter turns, that is nearly all, change nothing, and need not be recorded.
         self.noted_us = 0
 
     def record(self, turn_us: int) -> None:
@@ -36,18 +36,18 @@ class LongestTurn:
         self.noted_us = min(self._longest_us)
 
     def take_us(self, reader: int) -> int:
-        """Return the longest turn since this reader's last call, and start over for it."""
+        """Return the longest turn since this reader's last call, and reset it for this reader."""
         longest_us, self._longest_us[reader] = self._longest_us[reader], 0
         self.noted_us = 0
         return longest_us
 
 
 class Phase(enum.IntEnum):
-    """The order of what follows an event: a phase begins once the earlier ones have nothing left."""
+    """The order of an event's consequences: a phase begins once the earlier ones have nothing left."""
 
-    JOURNAL = 0  # What was decided is written; no answer leaves before.
+    JOURNAL = 0  # Decisions are written; no answer leaves earlier.
     ARRIVALS = 1  # Messages and slaves' bytes go to those who wait for them; their answers are journalled.
-    WORK = 2  # Long work, for as long as a turn takes (`kernel.work`).
+    WORK = 2  # Long work, for the length of a turn (`kernel.work`).
     FLUSH = 3  # A flush begins, which covers all of that.
     TIMERS = 4  # Deadlines are set.
 
@@ -64,12 +64,12 @@ class Kernel:
         self.work = self.workload.begin
         self.purgatory = Purgatory(self.deadlines, self.work)
         self.longest_turn = LongestTurn()
-        #: What follows this event, by phase; each action once, in the order in which it was enlisted.
+        #: The consequences of this event, by phase; each action once, in the order in which it was enlisted.
         self.following: tuple[dict[Callable[[], None], None], ...] = tuple({} for _ in Phase)
 
     def soon(self, phase: Phase, action: Callable[[], None]) -> None:
         """Call an action once after this event, before its bytes are sent.
 
-        One that is enlisted meanwhile for an earlier phase is called next.
+        An action enlisted meanwhile for an earlier phase is called next.
         """
         self.following[phase][action] = None

@@ -1,14 +1,14 @@
-"""The purgatory: every answer that must wait (held pulls, sends that are not durable, polls): how many may,
-in all, per connection and per user or address, and when they expire.
+"""The purgatory: every answer that must wait (held pulls, sends that are not durable yet, polls): how many
+may wait in all, per connection and per user or address, and when they expire.
 
     a held pull · a send whose record is not durable · a topic the name servers do not know yet · a poll
 
-    Waiter   where an answer goes; a protocol makes it, and knows the bytes
-    Parked   an answer that waits, and what it costs; Gated: one that waits for an outside condition, a Gate
-    park     until when, what happens then, and how the index that finds it sooner forgets it
+    Waiter   the receiver of an answer; a protocol makes it, and knows the bytes
+    Parked   a waiting answer, and its cost; Gated: one that waits for an outside condition, a Gate
+    park     until when, what happens then, and how the index that finds it earlier forgets it
 
-Whoever gives an answer takes it out with `release` first, so that it is given once: its deadline, its gate
-(`Durability` by offset) or an index (`HeldPulls` by queue). It is dropped with its connection.
+An answer is taken out with `release` before it is given, so that it is given only once: by its deadline, its
+gate (`Durability` by offset) or an index (`HeldPulls` by queue). It is dropped with its connection.
 
 Upstream of the name: Kafka's DelayedOperationPurgatory.
 """
@@ -23,32 +23,33 @@ from libramq.clock import MonotonicMs
 from libramq.kernel.connection import ANONYMOUS, Connection, Principal, client_network, host_of
 from libramq.kernel.deadlines import Deadline, Deadlines
 
-#: Ours: one held pull a queue and consumer; a million would be some 300 MB.
+#: Ours: one held pull per queue and consumer; a million would take some 300 MB.
 PARKED_MAX: Final = 200_000
-#: Ours: a client with more queues than that has to poll instead.
+#: Ours: a client with more queues than this has to poll instead.
 PARKED_PER_CONNECTION_MAX: Final = 20_000
 #: Ours: the memory of all replies that wait for a disk or a name server.
 PARKED_BYTES_MAX: Final = 256 * 1024 * 1024
 
-#: Ours: of one user or address, half of either, so that nobody keeps all others from waiting.
+#: Ours: half of the total for one user or address, so that nobody prevents all others from waiting.
 PARKED_PER_PARTY_MAX: Final = PARKED_MAX // 2
+#: Ours: half of the memory, likewise.
 PARKED_BYTES_PER_PARTY_MAX: Final = PARKED_BYTES_MAX // 2
 
 R = TypeVar("R", contravariant=True)
 
-#: Who waits: a user that has signed in for its connection, or an address (a network of IPv6 ones).
+#: The owner of waiting answers: the connection's user, or else its address (a network for IPv6).
 Party = Principal | str
 
 
 class Waiter(Protocol[R]):
-    """The receiver of a service's answer. One of its methods is called, once; none if its connection ends.
+    """The receiver of a service's answer. One of its methods is called once; none if its connection ends.
 
     A service calls it at once, or parks the answer until then.
     """
 
     @property
     def connection(self) -> Connection:
-        """Return the connection that the answer goes to."""
+        """Return the connection for the answer."""
         ...
 
     def answer(self, result: R) -> None:
@@ -56,13 +57,13 @@ class Waiter(Protocol[R]):
         ...
 
     def refuse(self, error: Exception) -> None:
-        """Send a refusal: a BrokerError has a code and a reason; other errors are bugs of ours."""
+        """Send a refusal: a BrokerError has a code and a reason; other errors are our bugs."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class Parked:
-    """A parked answer. cost_bytes: the memory that it holds while it waits."""
+    """A parked answer. cost_bytes: the memory it holds while waiting."""
 
     connection: Connection
     cost_bytes: int = field(default=0, kw_only=True)
@@ -86,15 +87,15 @@ Q = TypeVar("Q", bound=Parked)
 class Missing(enum.Enum):
     """The reason why a gate did not open."""
 
-    ANSWER = "answer"  # Of the party that was waited for: unknown.
-    DISK = "disk"  # It has failed, and the store accepts no more messages.
+    ANSWER = "answer"  # The awaited party did not answer.
+    DISK = "disk"  # The disk failed, and the store accepts no more messages.
     SLAVE = "slave"  # No slave confirmed in time.
-    NO_SLAVE = "no slave"  # There was none to wait for.
+    NO_SLAVE = "no slave"  # There was no slave to wait for.
 
 
 @dataclass(eq=False, slots=True)
 class Gated(Parked):
-    """Answers for one connection that wait at a gate. One of the functions is called, once."""
+    """Answers for one connection that wait at a gate. One of the functions is called once."""
 
     succeed: Callable[[], None]
     fail: Callable[[Missing], None]
@@ -135,7 +136,7 @@ class Purgatory:
         return PurgatoryStatistics(self._count, self._cost_bytes, len(self._by_connection))
 
     def has_room(self, connection: Connection, cost_bytes: int = 0) -> bool:
-        """Return whether another answer for a connection may be parked, and leaves room for other parties."""
+        """Return whether another answer for a connection may be parked without crowding out other parties."""
         size_bytes = self._cost_bytes + cost_bytes
         if self._count >= PARKED_MAX or size_bytes > PARKED_BYTES_MAX:
             return False
@@ -156,7 +157,7 @@ class Purgatory:
     ) -> None:
         """Keep an answer until it is released, its connection ends, or a (monotonic) time comes.
 
-        expire: called at that time, once it is taken out. unlink: called whenever it is taken out.
+        expire: called at that time, after removal. unlink: called upon every removal.
         """
         assert not parked.is_parked, "parked twice"
         parked.is_parked = True
@@ -174,12 +175,12 @@ class Purgatory:
             parked._deadline = self._deadlines.set(until_ms, partial(self._expire, parked, expire))
 
     def expire_by(self, parked: Parked, by_ms: MonotonicMs) -> None:
-        """Have an answer that waits until some time wait no longer than until another."""
+        """Move an answer's deadline forward to a time at the latest."""
         if parked._deadline is not None:
             parked._deadline.by(by_ms)
 
     def release(self, parked: Parked) -> bool:
-        """Take an answer out, to give it now; False if it is not parked any more."""
+        """Remove an answer in order to give it now; False if it is no longer parked."""
         if not parked.is_parked:
             return False
         parked.is_parked = False
@@ -202,12 +203,12 @@ class Purgatory:
         return True
 
     def connection_ended(self, connection: Connection) -> None:
-        """Drop the answers for a connection that has ended; of very many, some now and the others soon."""
+        """Drop the answers of a connection that has ended; if there are very many, gradually."""
         if connection in self._by_connection:
             self._work(self._drop(connection))
 
     def _drop(self, connection: Connection) -> Iterator[None]:
-        # In copies: a dict from whose front many were removed takes as many steps to its first.
+        # Iterates over copies: finding the first entry of a dict gets slow after removals from its front.
         while waiting := list(self._by_connection.get(connection, ())):
             for parked in waiting:
                 self.release(parked)
@@ -218,7 +219,7 @@ class Purgatory:
             expire(parked)
 
 
-#: Each is computed once for as many addresses as there may be connections.
+#: Cached for as many addresses as there may be connections.
 _network: Final = lru_cache(maxsize=20_000)(client_network)
 
 

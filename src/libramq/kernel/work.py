@@ -1,12 +1,12 @@
-"""Long work: a generator that takes steps between other requests; what it may wait for: threads, memory,
-callbacks.
+"""Long work: a generator whose steps are interleaved with other requests; what it may wait for: threads,
+memory, callbacks.
 
         yield                       others may be served
-        yield InThread(t, work)     a thread does that; its result or exception is sent into the generator
-        yield Room(size)            a large request waits for memory, and has it until it ends; once at most
-        yield Callback(begin)       something else calls back: an answer of another process, a deadline
+        yield InThread(t, work)     a thread does the work; its result or exception is sent into the generator
+        yield Room(size)            a large request waits for memory, held until its end; at most once
+        yield Callback(begin)       something else calls back: another process's answer, a deadline
 
-If what a work waits for fails, or cannot even begin, the error is raised at its `yield`.
+If the awaited operation fails, or cannot even begin, the error is raised at its `yield`.
 
     Kernel.work(steps)                     for no request: what one event causes for many
     Effects.proceed(connection, steps)     for a request, whose connection is not served meanwhile
@@ -28,31 +28,31 @@ from libramq.kernel.effect import Effects, Thread
 T = TypeVar("T", bound=Hashable)
 R = TypeVar("R")
 
-#: Ours: items that are worked off between two looks at the clock. A look takes 1 µs, and an item 0.2 to 5;
-#: steps of items that take longer have one each.
+#: Ours: items processed between two looks at the clock. A look takes 1 µs, and an item 0.2 to 5; longer items
+#: have a step each.
 PORTION: Final = 100
 
 
 def portions(items: Sequence[R]) -> Iterator[Sequence[R]]:
-    """Cut items that take some microseconds each into what one step works off."""
+    """Split items that take some microseconds each into portions of one step each."""
     return (items[at : at + PORTION] for at in range(0, len(items), PORTION))
 
 
 class InThread(NamedTuple):
-    """Work for a thread, which must not touch the engine's state."""
+    """Work for a thread; it must not touch the engine's state."""
 
     thread: Thread
     work: Callable[[], Any]
 
 
 class Room(NamedTuple):
-    """The memory that a large request is expected to take."""
+    """The expected memory of a large request."""
 
     size_bytes: int
 
 
 class Callback(NamedTuple):
-    """A result that a function is called with once, later perhaps; not for a request's work.
+    """A result delivered by one call of a function, perhaps later; not for a request's work.
 
     begin: takes that function. Like a thread's, the result or exception is sent into the generator.
     """
@@ -65,7 +65,7 @@ Work = Generator[InThread | Room | Callback | None, Any, R]
 
 
 class UnderWay:
-    """Work that has begun. connection: whose request it serves, if any. size_bytes: of its room."""
+    """Work that has begun. connection: that of its request, if any. size_bytes: of its room."""
 
     __slots__ = ("_result", "connection", "size_bytes", "steps")
 
@@ -76,15 +76,15 @@ class UnderWay:
         self._result: object = None
 
     def step(self, must_wait: Callable[["UnderWay", Any], bool]) -> bool:
-        """Take the next step; return whether it has to wait now. Raises StopIteration at the end.
+        """Take the next step; return whether it now has to wait. Raises StopIteration at the end.
 
-        must_wait: gets the work what it wants, and returns whether it has to wait for that; an error there is
+        must_wait: requests what the work yields, and returns whether it has to wait for that; its error is
         raised in the next step.
         """
         result, self._result = self._result, None
         if not isinstance(result, BaseException):
             wanted = self.steps.send(result)
-        elif self.steps.gi_frame is None:  # It was closed while it waited.
+        elif self.steps.gi_frame is None:  # It was closed while waiting.
             raise StopIteration
         else:
             wanted = self.steps.throw(result)
@@ -100,12 +100,12 @@ class UnderWay:
         return False
 
     def take(self, result: object) -> None:
-        """Take what a thread has returned, or has raised, for the next step."""
+        """Keep a thread's result or exception for the next step."""
         self._result = result
 
 
 class Workload:
-    """An engine's work that serves no request. soon: has a function called after this event."""
+    """An engine's work that serves no request. soon: schedules a function after this event."""
 
     def __init__(
         self,
@@ -119,12 +119,12 @@ class Workload:
         self._soon = soon
         self._works: deque[UnderWay] = deque()
         self._rest = deadlines.new(lambda _: soon(self._take_steps), "long work")
-        #: Begins a turn, of requests' work too, and returns what says whether its time is over. The performer
-        #: sets it; it takes when the turn began, if that is past.
+        #: Begins a turn, also for requests' work, and returns a function that tells whether its time is over.
+        #: Set by the performer; takes the start of the turn if that is in the past.
         self.begin_turn: Callable[..., Callable[[], bool]] = lambda _=None: lambda: False
 
     def begin(self, steps: Iterator[None] | Work[None]) -> None:
-        """Take the first steps after this event, unless other work is left from an earlier one."""
+        """Take the first steps after this event, unless earlier work is pending."""
         self._add(UnderWay(steps))
 
     def _add(self, work: UnderWay) -> None:
@@ -133,7 +133,7 @@ class Workload:
             self._soon(self._take_steps)
 
     def _take_steps(self) -> None:
-        """Take steps until the turn is over; work that fails is dropped."""
+        """Take steps until the turn is over; drop work that fails."""
         is_over = self.begin_turn()
         works = self._works
         try:
@@ -164,9 +164,9 @@ class Workload:
 
 
 class Each(Generic[T]):
-    """Acts on items in the order in which they came, one a step; one that waits is not added again.
+    """Acts on items in order of arrival, one per step; a waiting item is not added again.
 
-    work: the kernel's. act: may add further items, which come after those that wait.
+    work: the kernel's. act: may add further items, which come after the waiting ones.
     """
 
     def __init__(self, work: Callable[[Iterator[None]], None], act: Callable[[T], None]) -> None:
@@ -198,4 +198,4 @@ class Each(Generic[T]):
                 yield
         finally:
             self._is_acting = False
-            self._begin()  # An action has failed: the others follow.
+            self._begin()  # Continue with the others after a failure.

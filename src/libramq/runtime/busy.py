@@ -1,7 +1,7 @@
-"""Busy connections: one with long work under way is served nothing else meanwhile; how much memory large
-requests may take at once, and which waits for room.
+"""Busy connections: one with long work in progress is not served otherwise; how much memory large requests
+may take at once, and which of them wait for room.
 
-Large requests wait for room, too: their expected memory bounds how many are decoded at once.
+The expected memory of large requests bounds how many of them are decoded at once.
 """
 
 from collections import deque
@@ -12,14 +12,13 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import UnderWay
 
-#: Ours: how much work one connection may have under way. A large body is decoded before the next request is
-#: looked at, so that requests take effect in order; 16 cold reads of the usual 256 KiB keep four threads
-#: busy.
+#: Ours: the work one connection may have in progress. A large body is decoded before the next request is
+#: examined, so that requests take effect in order; 16 cold reads of the usual 256 KiB keep four threads busy.
 RUNS_MAX: Final[Mapping[Thread, int]] = {Thread.COMPUTE: 1, Thread.READ: 16}
 
 
 class _Works:
-    """ready: works of which steps may be taken, in their order. waits: works that wait for room."""
+    """ready: works whose next steps may be taken, in order. waits: the number of works that wait for room."""
 
     __slots__ = ("ready", "runs", "waits")
 
@@ -30,15 +29,15 @@ class _Works:
 
 
 class Busy:
-    """Work under way by connection."""
+    """Work in progress, by connection."""
 
     def __init__(self) -> None:
         self._work: dict[Connection, _Works] = {}
-        #: Whether anything is under way: seldom, and every request checks it.
+        #: Whether anything is in progress, which is rare; every request checks it.
         self.is_any = False
 
     def is_full(self, connection: Connection) -> bool:
-        """Return whether a connection has to wait for its work under way."""
+        """Return whether a connection has to wait for its work in progress."""
         work = self._work.get(connection)
         if work is None:
             return False
@@ -66,18 +65,18 @@ class Busy:
         self._clean(connection)
 
     def add(self, connection: Connection, work: UnderWay) -> bool:
-        """Add work after that which is ready; return whether none was."""
+        """Add work after the ready ones; return whether there were none."""
         ready = self._of(connection).ready
         ready.append(work)
         return len(ready) == 1
 
     def first(self, connection: Connection) -> UnderWay | None:
-        """Return the work whose next step is to be taken, if there is any."""
+        """Return the work whose next step is due, if any."""
         works = self._work.get(connection)
         return works.ready[0] if works is not None and works.ready else None
 
     def remove_first(self, connection: Connection) -> None:
-        """Remove that work: it has ended, or waits."""
+        """Remove the first ready work: it has ended, or waits."""
         self._work[connection].ready.popleft()
         self._clean(connection)
 
@@ -94,13 +93,14 @@ class Busy:
 
 #: Ours: a heartbeat of some 500 subscriptions, or the registration of 1,000 topics.
 USUAL_BYTES_MAX: Final = 1024 * 1024
-#: Ours: what the usual ones may take together, and the huge ones; a huge one may take more if it is alone.
+#: Ours: the memory that usual requests may take together.
 USUAL_LANE_BYTES: Final = 16 * 1024 * 1024
+#: Ours: the memory that huge requests may take together; a single one may take more.
 HUGE_LANE_BYTES: Final = 32 * 1024 * 1024
 
 
 class _Lane:
-    """Requests of similar size, first come first served by connection."""
+    """Requests of similar size; connections take turns."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -126,7 +126,7 @@ class _Lane:
             waiting = self._waiting.pop(connection)
             first = waiting.popleft()
             if waiting:
-                self._waiting[connection] = waiting  # Behind those of the others.
+                self._waiting[connection] = waiting  # After those of other connections.
             self.taken_bytes += first.size_bytes
             admitted.append(first)
         return admitted
@@ -136,15 +136,15 @@ class _Lane:
 
 
 class LargeRequests:
-    """The large requests under way, and those that wait for them.
+    """The large requests in progress, and those waiting for them.
 
-        it wants room ─► some in its lane? ─► it goes on
+        it wants room ─► some in its lane? ─► it continues
                          none              ─► it waits; its connection is not served meanwhile
-        it ends       ─► those that fit go on, one of each connection in turn
+        it ends       ─► those that fit continue, one of each connection in turn
 
-    A body is decoded by a thread and applied in steps, between which others are served. Twenty clients that
-    register 50,000 topics each took 713 MB so, because all of them were decoded before the first was applied.
-    There are two lanes, so that usual requests do not wait for huge ones.
+    A body is decoded by a thread and applied in steps, interleaved with other requests. Twenty clients that
+    registered 50,000 topics each thus took 713 MB, because all bodies were decoded before the first was
+    applied. There are two lanes, so that usual requests do not wait for huge ones.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 """Outgoing bytes: a turn's output for each connection, in one write; how much one client, and all together,
-may leave unread, and who then gets no notifications, is no longer served, or is disconnected.
+may leave unread; and who then gets no notifications, is no longer served, or is disconnected.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from libramq.runtime.seams import Channel
 
 log = get_logger(__name__)
 
-#: Ours: with one more reply per connection and the allocator's overhead, some 100 MB.
+#: Ours: together with one more reply per connection and the allocator's overhead, some 100 MB.
 UNREAD_BYTES_HIGH: Final = 32 * 1024 * 1024
-#: Ours: woken pulls are answered whether their client reads or not, and everybody gets one reply, which may
-#: have 4 MiB. With the newest messages of the store in memory (16 MiB), it is less than 100 MB.
+#: Ours: woken pulls are answered whether or not their client reads, and every client gets one reply, of up to
+#: 4 MiB. Together with the store's newest messages in memory (16 MiB), it is less than 100 MB.
 UNREAD_BYTES_MAX: Final = 56 * 1024 * 1024
 #: Ours: a pull's usual reply (MessageStoreConfig.maxTransferBytesOnMessageInMemory, 256 KiB).
 SHARE_BYTES: Final = 256 * 1024
-#: Ours: by how much the sum has to grow before sizes are looked at again.
+#: Ours: the growth of the sum after which sizes are checked again.
 STEP_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -31,15 +31,15 @@ class Unread:
         above UNREAD_BYTES_MAX    nobody is served, and the connection with most unread is closed (unsolicited
                                   data cannot wait), unless most of it is being sent: the clients may read
 
-    Forty clients that asked for 4 MiB each at the same time were not all served before: as the answers leave
-    in slices, most of them were on their way at once, and the last connections were closed.
+    Without this, of forty clients that requested 4 MiB each at the same time the last ones were disconnected:
+    as answers leave in slices, most of them were on their way at once.
 
-    The memory of a connection that is being closed is free once it has ended, which is after what the loop
-    has to do already. Until then its bytes count, and while there are too many nobody is served: five hundred
-    clients whose requests came at the same time were each sent 4 MiB before the first of them had ended.
+    The memory of a connection being closed is freed once it has ended, which is after everything the loop has
+    already queued. Until then its bytes count, and while there are too many no client is served: otherwise
+    five hundred simultaneous clients were each sent 4 MiB before the first of them had ended.
 
-    Sockets accept bytes without reporting it, so sizes are those of the last look, which is repeated when
-    their sum has grown by a step. warn: logs who was closed.
+    Sockets accept bytes without reporting it, so sizes are those of the last check, which is repeated when
+    their sum has grown by a step. warn: logs the closed connections.
     """
 
     def __init__(self, warn: Callable[..., object] = log.warning) -> None:
@@ -47,7 +47,8 @@ class Unread:
         self._sizes: dict[Channel, int] = {}
         self._ending: dict[Channel, int] = {}
         self.total_bytes = 0
-        #: Whether all, those that are about to end included, have so much that nobody can be served.
+        #: Whether the total, including connections that are about to end, is so large that nobody can be
+        #: served.
         self.is_full = False
         self._look_again_at = UNREAD_BYTES_HIGH
 
@@ -74,11 +75,11 @@ class Unread:
             self._note_ending()
 
     def may_serve(self, unsent_bytes: int) -> bool:
-        """Return whether a connection with so much unread may be sent more replies now."""
+        """Return whether a connection with this much unread may now be sent more replies."""
         return self.total_bytes <= UNREAD_BYTES_HIGH or unsent_bytes <= SHARE_BYTES
 
     def refresh(self) -> None:
-        """Update all sizes, and close connections while there is too much that clients have not read."""
+        """Update all sizes, and close connections while there is too much unread data."""
         self._sizes = {each: size for each in self._sizes if (size := each.unsent_bytes)}
         self.total_bytes = sum(self._sizes.values())
         if self.total_bytes > UNREAD_BYTES_MAX:
@@ -107,28 +108,28 @@ class Unread:
 
 #: NettyServerConfig.writeBufferHighWaterMark is off upstream; above ours a client must read first.
 UNSENT_BYTES_HIGH: Final = 8 * 1024 * 1024
-#: Ours: a turn ends with the answer with which it sends so much to a connection. The client decodes it while
-#: the next one is read; with 1 MiB a consumer waited for several answers, and then the broker for it. Eight
+#: Ours: a turn ends after the answer that reaches this size on a connection. The client decodes it while the
+#: next one is read; with 1 MiB a consumer waited for several answers, and then the broker for it. Eight
 #: answers of 32 messages of 1 KiB fit: with 128 KiB Java's drain took two turns, and 0.6 µs more a message.
 TURN_BYTES_MAX: Final = 320 * 1024
-#: Ours: larger than the usual response, which may be written a moment later; over all connections some 20 MB.
+#: Ours: larger than the usual response, whose write may be delayed; over all connections some 20 MB.
 UNNOTED_BYTES_MAX: Final = 1024
 
 
-#: Ours: a client with more than this unread gets nothing that is only offered: some 500 notifications.
+#: Ours: a client with more unread is sent no `Offer`: some 500 notifications.
 OFFERED_BEHIND_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(slots=True)
 class _Pieces:
-    """The output of a turn for one connection."""
+    """A turn's output for one connection."""
 
     pieces: list[bytes]
     size: int
 
 
 class Outgoing:
-    """Bytes by connection. unread: records what is written and not read."""
+    """Bytes by connection. unread: records what is written but unread."""
 
     def __init__(self, unread: Unread) -> None:
         self._unread = unread
@@ -155,7 +156,7 @@ class Outgoing:
             self.add(connection, data)
 
     def has_room(self, connection: Channel) -> bool:
-        """Return whether a turn may send a connection another reply, within the limit of all connections."""
+        """Return whether a turn may send a connection another reply, within the limit for all connections."""
         outgoing = self._by_connection.get(connection)
         size = outgoing.size if outgoing is not None else 0
         unsent_bytes = connection.unsent_bytes + size
@@ -172,7 +173,7 @@ class Outgoing:
         flushed, self._by_connection = self._by_connection, {}
         self.is_any = False
         for connection, outgoing in flushed.items():
-            channel: Any = connection  # Engines know connections as opaque handles only.
+            channel: Any = connection  # To engines, connections are opaque handles.
             pieces = outgoing.pieces
             channel.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
             if channel.unsent_bytes > UNNOTED_BYTES_MAX or self._unread.total_bytes:

@@ -1,13 +1,13 @@
 """The performer: feeds events to an engine and performs its effects; how long a connection's turn is, whose
-turn is next, and what becomes of long work whose connection has ended.
+turn is next, and what happens to long work whose connection has ended.
 
     read ─► backlog ─► engine.receive, as many requests as take effect together ─► effects ─► bytes
                  ▲            │
                                   └── a turn ends when its time is up, or when the client has to read first
 
 The output of a turn for a connection is one write, after the turn's decisions were journalled. A connection
-whose turn ended early is not read; it continues after the others had their turns, or when its client has
-read, or when the work of its last request has ended (`Proceed`).
+whose turn ended early is not read; it continues after the others had their turns, when its client has read,
+or when the work of its last request has ended (`Proceed`).
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ log = get_logger(__name__)
 
 
 class DialedConnection:
-    """A connection attempt and what came of it; a `seams.Dialed` for its dialer, a `seams.Channel` for its
+    """A connection attempt and its outcome; a `seams.Dialed` for its dialer, a `seams.Channel` for its
     performer.
 
     event: wraps a function so that its call is an event of the engine.
@@ -94,7 +94,7 @@ class DialedConnection:
             self._link.write(data)
 
     def close(self, reason: str) -> None:
-        """Close the connection after all written data has left; what still comes is ignored."""
+        """Close the connection after all written data has left; ignore what still arrives."""
         link, self._link = self._link, None
         if link is not None:
             log.info("connection closed", peer=self.address, reason=reason)
@@ -114,18 +114,18 @@ class DialedConnection:
         """Do nothing."""
 
 
-#: Ours: how soon connections are checked again that wait because all together have too much unread.
+#: Ours: the interval at which connections are checked that wait for the total of unread data to shrink.
 CROWDED_MS: Final = 20
 
 
 class WaitingTurns:
     """Connections in the order of their turns.
 
-    take_turn: serves a connection in its turn. has_backlog: returns whether a connection still waits for one.
+    take_turn: serves a connection. has_backlog: returns whether a connection still has requests.
 
     put off  ─► must its client read first? ─► `Performer.writable` is called when it has
-             ─► have all too much unread?    ─► crowded, checked again after CROWDED_MS, or when one has ended
-             ─► enqueued                     ─► its turn comes, on a timer without delay
+             ─► too much unread in total?   ─► crowded, checked again after CROWDED_MS, or when one has ended
+             ─► enqueued                    ─► its turn comes, on a timer without delay
     """
 
     def __init__(
@@ -140,9 +140,9 @@ class WaitingTurns:
         self._unread = unread
         self._take_turn = take_turn
         self._has_backlog = has_backlog
-        #: With when each was queued, in microseconds.
+        #: By connection, when it was queued, in microseconds.
         self._enqueued: dict[Channel, int] = {}
-        #: The longest that a connection waited for its turn.
+        #: The longest time that a connection waited for its turn.
         self.longest_wait = LongestTurn()
         #: Connections whose turn ended early, until its output is written.
         self.waiting_for_output: list[Channel] = []
@@ -153,12 +153,12 @@ class WaitingTurns:
         self.timer: Timer | None = None
 
     def enqueue(self, connection: Channel) -> None:
-        """Queue a connection for a turn, after those that wait."""
+        """Queue a connection for a turn, behind the waiting ones."""
         self._enqueued.setdefault(connection, self._timers.elapsed_us())
         self._set_timer()
 
     def put_off(self, connection: Channel) -> None:
-        """Make a connection wait whose turn ended early, until the turn's output is written."""
+        """Put off a connection whose turn ended early until the turn's output is written."""
         self.waiting_for_output.append(connection)
 
     def enqueue_put_off(self) -> None:
@@ -175,7 +175,7 @@ class WaitingTurns:
             self._crowded_timer = self._timers.after(CROWDED_MS, self._look_at_crowded)
 
     def stop(self) -> None:
-        """Give no more turns."""
+        """Stop serving."""
         self._is_stopped = True
         if self.timer is not None:
             self.timer.cancel()
@@ -195,13 +195,13 @@ class WaitingTurns:
         self._set_timer()
 
     def check_crowded_soon(self) -> None:
-        """Find out whether those may be served that wait because all together had too much unread."""
+        """Check soon whether connections that wait for the total of unread data may be served."""
         if self._crowded_timer is not None:
             self._crowded_timer.cancel()
             self._crowded_timer = self._timers.after(0, self._look_at_crowded)
 
     def _look_at_crowded(self) -> None:
-        """Find the connections that may be served again after the limit on unread bytes was exceeded."""
+        """Enqueue the connections that may be served again after the limit on unread data was exceeded."""
         self._crowded_timer = None
         self._unread.refresh()
         crowded, self._crowded = self._crowded, []
@@ -210,7 +210,7 @@ class WaitingTurns:
             self.enqueue_put_off()
 
 
-#: Processes requests from a position on; returns where the next begin.
+#: Processes requests from a position on; returns where the next ones begin.
 Receive = Callable[[Connection, Sequence[object], int], int]
 
 
@@ -236,12 +236,12 @@ class Entrance:
         self._performer.connected(connection)
 
 
-#: Ours: how long one connection is served before the others have their turn; with twenty busy connections and
-#: 5 ms each, another one's request waited 0.1 s.
+#: Ours: how long one connection is served before the others have their turn; with 5 ms and twenty busy
+#: connections, a request of another one waited 0.1 s.
 TURN_US_MAX: Final = 2_000
-#: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
+#: Ours: timers have this resolution, and a deadline that is always due must not block the loop.
 DELAY_MS_MIN: Final = 1
-#: The functions that perform effects, by the type of the effect that each takes.
+#: The functions that perform effects, by type of effect.
 Performers = Mapping[type[msgspec.Struct], Callable[[Any], None]]
 NO_OTHERS: Final[Performers] = {}
 _RESULT_FAILED: Final = "the result of an effect could not be processed"
@@ -249,15 +249,15 @@ _SETTLING_FAILED: Final = "what follows from an event failed"
 
 
 def log_failure(what: str, error: Exception) -> None:
-    """Log a failure that is a bug of ours, and continue."""
+    """Log a failure that is our bug, and continue."""
     log.error(what, exc_info=error)
 
 
 class Performer:
     """Performs one engine's effects; a `transport.server_connection.Handler`.
 
-    listen: starts to accept connections, then calls back. failed: called with failures that are bugs of ours.
-    others: what performs the effects that only this engine has, by type.
+    listen: starts to accept connections, then calls back. failed: called with failures that are our bugs.
+    others: the performers of effects that only this engine has, by type.
     """
 
     def __init__(
@@ -283,23 +283,23 @@ class Performer:
         self._others = others
         self._backlogs: dict[Channel, deque[Any]] = {}
         self._turn_began_us = 0
-        #: Whether steps of long work were taken in this turn.
+        #: Whether this turn has taken steps of long work.
         self._has_stepped = False
         self._busy = Busy()
         self._large = LargeRequests()
         self._unread = Unread(BoundedLog(log.warning, monotonic_ms))
         self._outgoing = Outgoing(self._unread)
-        #: Connections that wait for their next turn.
+        #: Connections waiting for their next turn.
         self.turns = WaitingTurns(
             self._timers, self._unread, take_turn=self._take_turn, has_backlog=self._backlogs.__contains__
         )
         self._timer: Timer | None = None
         self._due_ms: MonotonicMs | None = None
         self._receives: dict[Channel, Receive] = {}
-        #: Connections whose end is to be handled.
+        #: Ended connections not yet handled.
         self._ended: deque[Channel] = deque()
         self._is_stopped = False
-        #: Whether brief work was done since the engine was settled last.
+        #: Whether brief work was done since the engine was last settled.
         self._is_unsettled = False
 
     def entrance(self, translator: Translator) -> Entrance:
@@ -335,7 +335,7 @@ class Performer:
         self._receives.pop(connection, None)
         was_full = self._unread.is_full
         self._unread.forget(connection)
-        if was_full and not self._unread.is_full:  # Everybody has waited for this end.
+        if was_full and not self._unread.is_full:  # Others may be served again.
             self.turns.check_crowded_soon()
         if not self._is_stopped:
             self._ended.append(connection)
@@ -343,7 +343,7 @@ class Performer:
                 self._timers.soon(self._end_connections)
 
     def _end_connections(self) -> None:
-        """Handle the ends of connections: thousands may end together, as many at a time as a turn takes."""
+        """Handle the ends of connections, as many as fit into a turn: thousands may end together."""
         if self._is_stopped:
             return
         began_us = self._turn_began_us = self._timers.elapsed_us()
@@ -363,15 +363,15 @@ class Performer:
             self.follow()
 
     def follow(self, began_us: int | None = None, *, settles: bool = True) -> None:
-        """Finish an event: settle, unless it needs none, perform, send, set the timer.
+        """Finish an event: settle, unless not needed, perform, send, set the timer.
 
-        began_us: of its turn, which ends here.
+        began_us: the beginning of its turn, which ends here.
         """
         self._has_stepped, self._is_unsettled = False, settles
         while self._is_unsettled or self._effects.pending:
             if self._is_unsettled:
                 self._is_unsettled = False
-                try:  # As `_settle`, for every event.
+                try:  # `_settle` inlined, as it runs for every event.
                     self._engine.settle()
                 except Exception as error:
                     self._failed(_SETTLING_FAILED, error)
@@ -402,7 +402,7 @@ class Performer:
             self._timer.cancel()
 
     def _deliver(self, what: str, event: Callable[..., None], *arguments: object) -> None:
-        """Pass an event to the engine; what follows is done even if it fails."""
+        """Pass an event to the engine; the consequences run even if that fails."""
         try:
             event(*arguments)
         except Exception as error:
@@ -411,7 +411,7 @@ class Performer:
     # Turns.
 
     def _serve(self, connection: Channel, requests: Sequence[Any], began_us: int) -> None:
-        """Serve a connection until its requests, its time or the room for its replies are used up."""
+        """Serve a connection until its requests, its time or the room for its replies is used up."""
         if self._unread.is_full:
             self._put_back(connection, requests)
             self.turns.put_off(connection)
@@ -454,12 +454,12 @@ class Performer:
         self.follow(began_us)
 
     def _begin_turn(self, began_us: int | None = None) -> Callable[[], bool]:
-        """Begin a turn of long work, or join one; return what says whether its time is over."""
+        """Begin or join a turn of long work; return a function that tells whether its time is over."""
         end_us = (self._timers.elapsed_us() if began_us is None else began_us) + TURN_US_MAX
         return lambda: self._timers.elapsed_us() >= end_us
 
     def _go_on(self, work: UnderWay) -> None:
-        """Take steps at once if it is the connection's first work, one at least in a turn."""
+        """Take steps at once if it is the connection's first work, at least one per turn."""
         connection: Any = work.connection
         if self._busy.add(connection, work):
             if not self._has_stepped or self._timers.elapsed_us() - self._turn_began_us < TURN_US_MAX:
@@ -468,7 +468,7 @@ class Performer:
                 self.turns.enqueue(connection)
 
     def _advance(self, connection: Channel, began_us: int) -> None:
-        """Take steps of a connection's work, as many as a turn has time for."""
+        """Take as many steps of a connection's work as a turn has time for."""
         self._has_stepped = True
         is_over = self._workload.begin_turn(began_us)
         while (work := self._busy.first(connection)) is not None:
@@ -492,7 +492,7 @@ class Performer:
             self.turns.enqueue(connection)
 
     def _must_wait(self, work: UnderWay, wanted: Any) -> bool:
-        """Get a work what it wants; return whether it has to wait for that."""
+        """Request what a work yields; return whether it has to wait for that."""
         connection: Any = work.connection
         if isinstance(wanted, InThread):
             self._busy.began(connection, wanted.thread)
@@ -509,7 +509,7 @@ class Performer:
         return True
 
     def _done(self, work: UnderWay, thread: Thread, result: object) -> None:
-        """Go on with what a thread has done; nobody waits for what was computed for an ended connection."""
+        """Continue after a thread's work, unless it computed something for an ended connection."""
         connection: Any = work.connection
         self._busy.ended(connection, thread)
         if thread is Thread.COMPUTE and not connection.is_open:
@@ -521,7 +521,7 @@ class Performer:
             self.turns.enqueue(connection)
 
     def _end(self, work: UnderWay) -> None:
-        """Stop a work if it has not ended, and let those go on that have waited for its room."""
+        """Stop a work unless it has ended, and continue those that waited for its room."""
         self._close(work)
         if not work.size_bytes:
             return
@@ -533,7 +533,7 @@ class Performer:
             if connection.is_open:
                 self._busy.add(connection, following)
                 self.turns.enqueue(connection)
-            else:  # It has disconnected while it waited.
+            else:  # Its client disconnected while it waited.
                 self._close(following)
                 admitted += self._large.free(following)
 
@@ -557,7 +557,7 @@ class Performer:
                     perform = self._others.get(type(effect), self._do)
                     try:
                         perform(effect)
-                    except Exception as error:  # It does not prevent the others.
+                    except Exception as error:  # The others are still performed.
                         self._failed(f"{type(effect).__name__} could not be processed", error)
 
     def _do(self, effect: msgspec.Struct) -> None:
@@ -565,7 +565,7 @@ class Performer:
             case Offer():
                 self._outgoing.offer(effect.connection, effect.data)
             case Close():
-                self._settle()  # What is said before the end is journalled before it leaves, too.
+                self._settle()  # Output before the end must be journalled before it leaves as well.
                 self._outgoing.flush()
                 closing: Any = effect.connection
                 closing.close(effect.reason)
@@ -591,14 +591,14 @@ class Performer:
         done = self._event(question.done)
         try:
             self._remotes.send(question.address, question.command(), done, timeout_ms=question.timeout_ms)
-        except Exception as error:  # It is answered all the same: the caller would wait forever.
+        except Exception as error:  # Answer nevertheless: the caller would wait forever.
             refusal = RemoteError(f"{question.address} cannot be reached: {error}")
             self._timers.after(0, partial(done, refusal))
             self._failed("a request could not be sent", error)
 
     def _run(self, effect: Run) -> None:
         assert self._threads is not None, "this performer has no threads"
-        if effect.is_brief:  # It is run at once if it is no burden.
+        if effect.is_brief:  # Run it at once if it is fast.
             try:
                 was_run = self._threads.run_brief(effect.work, effect.done)
             except Exception as error:
@@ -616,7 +616,7 @@ class Performer:
             self.follow(began_us, settles=False)
 
     def _event(self, take: Callable[[Any], None]) -> Callable[..., None]:
-        """Return a callback that passes a result to the engine, and finishes the event."""
+        """Return a callback that passes a result to the engine and finishes the event."""
 
         def happened(result: Any = None) -> None:
             if self._is_stopped:
@@ -633,7 +633,7 @@ class Performer:
     def _set_timer(self) -> None:
         due_ms = self._deadlines.next_due_ms
         if due_ms is None or self._is_stopped or (self._due_ms is not None and self._due_ms <= due_ms):
-            return  # A timer that fires too early costs less than moving it at each event.
+            return  # An early timer costs less than moving it at each event.
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -13,16 +13,16 @@ from libramq.kernel.effect import Thread
 
 
 class Channel(Connection, Protocol):
-    """A connection as a performer sees it: it can be written to, and knows how much has not left yet."""
+    """A connection as a performer sees it: it can be written to, and reports how much has not left yet."""
 
     @property
     def unsent_bytes(self) -> int:
-        """Return how many written bytes have not left yet."""
+        """Return the number of written bytes that have not left yet."""
         ...
 
     @property
     def leaving_bytes(self) -> int:
-        """Return how many of these are being sent, whether the client reads or not."""
+        """Return how many of these are being sent, regardless of whether the client reads."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -92,9 +92,9 @@ class Dialed(Protocol):
 
 @runtime_checkable
 class Filled(Protocol):
-    """An observer with memory of its own, into which a dialer may receive instead of calling `received`."""
+    """An observer with its own buffer, into which a dialer may receive instead of calling `received`."""
 
-    #: Where the next bytes go; there is always room.
+    #: The buffer for the next bytes, never empty.
     room: memoryview
 
     def filled(self, nbytes: int) -> None:
@@ -142,7 +142,7 @@ class Threads(Protocol):
         ...
 
     def run_brief(self, work: Callable[[], Any], done: Callable[[Any], None]) -> bool:
-        """Run work on the engine's own thread, if that is no burden; return whether `done` was called."""
+        """Run work on the engine's own thread if it is fast; return whether `done` was called."""
         ...
 
 
