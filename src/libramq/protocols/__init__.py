@@ -1,1 +1,1 @@
-"""Other protocols than RocketMQ's: translators between their wire and the broker's services."""
+"""Protocols other than RocketMQ's: translators between their wire formats and the broker's services."""

@@ -1,13 +1,13 @@
-"""Answers: they leave in the order of their requests, whenever they are ready; how many requests of a
-connection may wait; how a request of many elements is processed in steps.
+"""Answers: sent in the order of their requests. Limits the waiting requests of a connection, and processes
+requests with many elements in steps.
 
-    request 1 ─► Slot (waits)      nothing leaves
-    request 2 ─► Slot (ready)      nothing leaves: 1 is first
-    1 is ready                     both leave
+    request 1 ─► Slot (waits)      nothing is sent
+    request 2 ─► Slot (ready)      nothing is sent: 1 comes first
+    1 is ready                     both are sent
 
-A held heartbeat of librdkafka may be answered later than the requests behind it.
+A held heartbeat of librdkafka may be answered after later requests.
 
-An unfinished slot is parked in the purgatory, so that it disappears with its connection.
+An unfinished slot is parked in the purgatory, so it disappears with its connection.
 """
 
 from collections import deque
@@ -30,22 +30,23 @@ R = TypeVar("R")
 M = TypeVar("M", bound=Callable[..., None])
 P = ParamSpec("P")
 
-#: Ours: elements of an answer that are encoded on the loop, at some microseconds each; more on a thread.
+#: Ours: elements of an answer that are encoded on the loop, at a few microseconds each; larger answers are
+#: encoded on a thread.
 ENCODED_AT_ONCE_MAX: Final = 100
-#: Ours: requests of a connection that wait for an answer, and bytes of answers that wait for an earlier one.
-#: Clients have five in flight, librdkafka some more; a fetch that is held blocks those behind it, as in
-#: Kafka.
+#: Ours: unanswered requests of a connection. Clients have five in flight, librdkafka a few more; a held fetch
+#: blocks those behind it, as in Kafka.
 WAITING_MAX: Final = 1_000
+#: Ours: bytes of a connection's answers that wait for an earlier one.
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Ours: the structures of a connection's requests that wait: eight fetches of 10,000 partitions. One request
-#: may always wait. Bytes of records are not among them: librdkafka has as many in flight as there are.
+#: Ours: memory of a connection's waiting requests: eight fetches of 10,000 partitions. One request may always
+#: wait. Record bytes are not counted: librdkafka has an unlimited number in flight.
 WAITING_COST_MAX: Final = 32 * 1024 * 1024
 
-#: Clients that find the request of an answer by its number, whatever its place (`rd_kafka_waitresp_find` of
-#: librdkafka, which all of these are made of). Java's close the connection.
+#: Clients that match answers to requests by number, in any order (librdkafka's `rd_kafka_waitresp_find`; all
+#: of these are built on librdkafka). Java clients close the connection.
 UNORDERED: Final = ("librdkafka", "confluent-kafka")
-#: Clients whose heartbeats may be held, since they send other requests on the connection meanwhile. Sarama
-#: and kafkajs do not: their fetches and commits would wait for as long.
+#: Clients whose heartbeats may be held, because they send other requests on the connection meanwhile. Sarama
+#: and kafkajs do not: their fetches and commits would have to wait.
 PATIENT: Final = (*UNORDERED, "apache-kafka-java", "kgo")
 
 
@@ -66,7 +67,7 @@ _REQUEST: Final = "serves"
 
 
 def served_by(services: Iterable[object]) -> dict[type[Request], Serve]:
-    """Return the methods of services by the requests that they answer."""
+    """Return the services' methods by the type of request that they answer."""
     return {
         request: getattr(service, name)
         for service in services
@@ -77,7 +78,7 @@ def served_by(services: Iterable[object]) -> dict[type[Request], Serve]:
 
 @dataclass(eq=False, slots=True)
 class Slot(Parked):
-    """The place of one answer. is_apart: whether later requests are answered before it."""
+    """The place of one answer. is_apart: later requests may be answered before it."""
 
     call: Call | None
     _answers: "Answers"
@@ -86,7 +87,7 @@ class Slot(Parked):
 
     @property
     def principal(self) -> Principal:
-        """Return who has sent the request."""
+        """Return the sender of the request."""
         return self.connection.principal
 
     @property
@@ -106,14 +107,14 @@ class Slot(Parked):
         return self._answers.is_patient(self.connection)
 
     def answer(self, response: Message) -> None:
-        """Send an answer as soon as those before it have left."""
+        """Send an answer once all earlier ones have been sent."""
         assert self.call is not None, "an answer in the request's version needs the request"
         self.send(self.call.answer(response))
 
     def answer_with(self, make: Callable[[], Message], count: int = 0, *, is_large: bool = False) -> None:
         """Send the answer that `make` returns; a large one is made and encoded on a thread.
 
-        count: of its elements, by which it may be large.
+        count: the number of its elements, which may make it large.
         """
         call = self.call
         assert call is not None, "an answer in the request's version needs the request"
@@ -129,10 +130,10 @@ class Slot(Parked):
         done: Callable[[list[R]], None],
         at_once_max: int = 1,
     ) -> None:
-        """Do the work for each item, and call `done` with the results; as many in a turn as it has time for.
+        """Do the work for each item, as many in a turn as it has time for; call `done` with the results.
 
-        Other connections are served in between, so `work` checks what it needs for each item. at_once_max: of
-        so many items all are worked off now.
+        Other connections are served in between, so `work` checks its preconditions for each item.
+        at_once_max: up to this many items are all processed now.
         """
         if len(items) <= at_once_max:
             done([work(item) for item in items])
@@ -142,7 +143,7 @@ class Slot(Parked):
     def answer_each(
         self, items: Sequence[T], work: Callable[[T], R], respond: Callable[[list[R]], Message]
     ) -> None:
-        """Do the work for each item, and answer with the results; an answer of many is made on a thread."""
+        """Do the work for each item, and answer with the results; a large answer is made on a thread."""
         self.each(items, work, lambda results: self.answer_with(lambda: respond(results), len(results)))
 
     def _steps(
@@ -158,7 +159,7 @@ class Slot(Parked):
         self.send((yield InThread(Thread.COMPUTE, encode)))
 
     def proceed(self, steps: Work[None]) -> None:
-        """Do long work for the answer; a failure ends the connection."""
+        """Do long-running work for the answer; a failure ends the connection."""
         self._answers.proceed(self.connection, self._guarded(steps))
 
     def _guarded(self, steps: Work[None]) -> Work[None]:
@@ -168,26 +169,26 @@ class Slot(Parked):
             self.fail(error)
 
     def send(self, data: bytes) -> None:
-        """Send the bytes of an answer; none where the client expects no answer."""
+        """Send the bytes of an answer; empty if the client expects none."""
         assert self.data is None, "answered twice"
         self.data = data
         self._answers.ready(self)
 
     def drop(self, reason: str) -> None:
-        """End the connection without an answer, which the client would not read."""
+        """End the connection without an answer."""
         self._answers.end(self.connection, reason)
 
     def fail(self, error: Exception) -> None:
-        """End the connection: what makes its answer failed, by a bug of ours."""
+        """End the connection: making the answer failed, which is a bug of ours."""
         log.error("a Kafka request failed", peer=self.connection.address, exc_info=error)
         self.drop("a request failed")
 
     def step_aside(self) -> None:
-        """Let later requests be answered first, where the client does not need the order."""
+        """Allow later requests to be answered first, if the client does not need the order."""
         self._answers.take_apart(self)
 
     def guarded(self, work: Callable[P, None]) -> Callable[P, None]:
-        """Wrap what is done later for the answer: not without the client; a failure ends the connection."""
+        """Wrap deferred work for the answer: skip it if the connection is closed; end that on a failure."""
 
         def guarded(*arguments: P.args, **options: P.kwargs) -> None:
             if not self.connection.is_open:
@@ -201,7 +202,7 @@ class Slot(Parked):
 
 
 class Answers:
-    """The slots of all connections, in order. Connections without a waiting answer have no entry."""
+    """The slots of all connections, in order. Connections without waiting answers have no entry."""
 
     def __init__(self, effects: Effects, purgatory: Purgatory) -> None:
         self._effects = effects
@@ -212,7 +213,7 @@ class Answers:
         self._software: dict[Connection, str] = {}
 
     def client_named(self, connection: Connection, software: str) -> None:
-        """Note the name of a client's software, by which it is known how its answers may come."""
+        """Note the name of a client's software, which determines the possible orders of its answers."""
         if not software.startswith(PATIENT) or not connection.is_open:
             return
         if connection in self._software:
@@ -233,7 +234,7 @@ class Answers:
         return connection in self._software
 
     def take_apart(self, slot: Slot) -> None:
-        """Let the answers of later requests leave before this one's, if the client allows it."""
+        """Allow later answers to be sent before this one, if the client does not need the order."""
         waiting = self._waiting.get(slot.connection)
         if slot.is_ordered or waiting is None or slot not in waiting:
             return
@@ -243,7 +244,7 @@ class Answers:
             self.forget(slot.connection)
 
     def proceed(self, connection: Connection, steps: Work[None]) -> None:
-        """Do long work for an answer."""
+        """Do long-running work for an answer."""
         self._effects.proceed(connection, steps)
 
     def open(self, connection: Connection, call: Call | None) -> Slot:
@@ -253,7 +254,7 @@ class Answers:
         return slot
 
     def park(self, slot: Slot) -> None:
-        """Keep a slot that its request did not fill at once; ends a connection with too many."""
+        """Park a slot that its request did not fill at once; end a connection with too many."""
         if slot.data is not None:
             return
         if not slot.connection.is_open:
@@ -268,12 +269,12 @@ class Answers:
         self._purgatory.park(slot, unlink=self._unlink)
 
     def _unlink(self, slot: Slot) -> None:
-        """Drop what waits with a slot: it has an answer now, or its connection has ended."""
+        """Drop the connection's slots if it ended before this one was answered."""
         if slot.data is None and not slot.is_apart:
             self.forget(slot.connection)
 
     def ready(self, slot: Slot) -> None:
-        """Send what may leave now."""
+        """Send a ready answer, and those that waited for it, unless it must wait itself."""
         self._purgatory.release(slot)
         connection = slot.connection
         if slot.is_apart:
@@ -298,18 +299,18 @@ class Answers:
             self._bytes[connection] = sum(len(each.data) for each in waiting if each.data is not None)
 
     def end(self, connection: Connection, reason: str) -> None:
-        """End a connection; nothing that waits for it is sent."""
+        """End a connection; its waiting answers are not sent."""
         self.forget(connection)
         self._effects.close(connection, reason)
 
     def forget(self, connection: Connection) -> None:
-        """Drop what waits for a connection that has ended, or has nothing left."""
+        """Drop the slots of a connection."""
         self._waiting.pop(connection, None)
         self._bytes.pop(connection, None)
 
 
 class Results(Generic[R]):
-    """The results of the parts of a request, which come in any order. done: called with all, in order."""
+    """The results of a request's parts, arriving in any order. done: called with all of them, in order."""
 
     def __init__(self, count: int, done: Callable[[list[R]], None]) -> None:
         self._count = count

@@ -1,11 +1,11 @@
-"""Produce (0): whether a record batch is accepted (size, time, sequence), how it becomes messages, and when
-it is answered (acks).
+"""Produce (0): checks record batches (size, timestamp, sequence), converts them to messages, and answers once
+they are stored (acks).
 
     request ─► decode (large ones on a thread) ─► append, partition by partition ─► all safe ─► answer
 
-A batch of an idempotent producer that was stored before is answered like the first time
-(`idempotent_producers`). acks 1 and all mean the same here: what the broker's flush and replication settings
-promise. acks 0 is not answered.
+If an idempotent producer's batch was stored before, the answer is the same as the first time
+(`idempotent_producers`). acks 1 and acks all both mean the durability of the broker's flush and replication
+settings. acks 0 is not answered.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -45,22 +45,22 @@ from libramq.wire.kafka.record_batch import (
 )
 from libramq.wire.kafka.schema import by_topic
 
-#: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
+#: Ours: requests up to this cost are decoded at once, in a few milliseconds; larger and compressed ones on a
 #: thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
-#: Ours: topics whose sender is checked at once, and portions of partitions that are looked up, at 10 µs each;
-#: of more, some in each turn.
+#: Ours: topics whose permission is checked at once, and portions of partitions that are looked up at once, at
+#: 10 µs each; more take several turns.
 AT_ONCE_MAX: Final = 16
 #: Ours: partitions of a request that is decoded at once.
 PARTITIONS_AT_ONCE_MAX: Final = 256
-#: message.timestamp.after.max.ms of Kafka 4: a clock that is further ahead is wrong.
+#: message.timestamp.after.max.ms of Kafka 4: a clock further ahead is wrong.
 AHEAD_MS_MAX: Final = 3_600_000
-#: RecordBatch.NO_TIMESTAMP: the time of a record that its producer gave none.
+#: RecordBatch.NO_TIMESTAMP: the timestamp of a record without one.
 NO_TIMESTAMP_MS: Final = -1
 
 
 class Batch(NamedTuple):
-    """A partition's messages, or the one record of a queue of batches. stamp: an idempotent producer's."""
+    """A partition's messages, or one record of a batch queue. stamp: that of an idempotent producer."""
 
     queue_id: int
     drafts: Sequence[Draft]
@@ -68,15 +68,15 @@ class Batch(NamedTuple):
 
 
 class RefusedBatch(NamedTuple):
-    """Why a partition's batch is refused: not the exception, which holds what was decoded, in a cycle."""
+    """The refusal of a partition's batch; not its exception, which would hold decoded data in a cycle."""
 
     code: ErrorCode
     remark: str
 
 
-#: A partition's batch, or why it is refused.
+#: A partition's batch or its refusal.
 Found = Batch | RefusedBatch
-#: What becomes of a partition, named by the positions of topic and partition in the request.
+#: The positions of a topic and a partition in the request.
 Place = tuple[int, int]
 
 
@@ -117,7 +117,7 @@ class Produces:
             find = partial(self._queues, request, allowed)
             slot.each(places, find, partial(self._decode, request, slot, allowed), AT_ONCE_MAX)
 
-        def may_send(name: str) -> bool:  # Else the client learns nothing of it, nor is it decoded.
+        def may_send(name: str) -> bool:  # If not, nothing is looked up or decoded.
             return is_permitted(self._authorizer, Send(slot.principal, name))
 
         slot.each(names, may_send, look_up, AT_ONCE_MAX)
@@ -125,7 +125,7 @@ class Produces:
     def _queues(
         self, request: wire.ProduceRequest, allowed: Set[str], some: tuple[int, range]
     ) -> Mapping[Place, int | ErrorCode]:
-        """Return the queues of some partitions of a topic, or why they are not here."""
+        """Return the queues of a topic's partitions, or the errors of those that are not here."""
         topic_at, positions = some
         topic = request.topics[topic_at]
         if topic.name not in allowed:
@@ -139,7 +139,7 @@ class Produces:
         allowed: Set[str],
         found: Sequence[Mapping[Place, int | ErrorCode]],
     ) -> None:
-        """Decode the batches, on a thread where that takes long, and store them."""
+        """Decode the batches, on a thread if that takes long, and store them."""
         queues = {place: queue for some in found for place, queue in some.items()}
         whole = {topic.name for topic in request.topics if self._store.is_in_batches(topic.name)}
         cost = sum(
@@ -157,11 +157,11 @@ class Produces:
     def _decoded_first(
         self, request: wire.ProduceRequest, slot: Slot, decode: Callable[[], Mapping[Place, Found]]
     ) -> Work[None]:
-        """Store what a thread has decoded; it decodes all or raises what is a bug of ours."""
+        """Decode the batches on a thread and store them; any exception there is a bug of ours."""
         self._append(request, slot, (yield InThread(Thread.COMPUTE, decode)))
 
     def _append(self, request: wire.ProduceRequest, slot: Slot, batches: Mapping[Place, Found]) -> None:
-        """Store the batches; those of many partitions in turns."""
+        """Store the batches; many of them in several turns."""
         production = _Production(request, slot)
 
         def append(found: tuple[Place, Found]) -> None:
@@ -183,7 +183,7 @@ class Produces:
             production.refuse(place, code_of(refused), str(refused))
 
     def _store_batch(self, batch: Batch, topic: str, production: "_Production", place: Place) -> None:
-        """Store a batch, or what is missing of it."""
+        """Store a batch, or its missing part."""
         queue_id, drafts, stamp = batch
         waiter = _Waiter(production, place, self._store.min_offset(topic, queue_id))
         wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
@@ -217,9 +217,9 @@ def _decode(
     whole: Set[str],
     timestamp_ms_max: int,
 ) -> Mapping[Place, Found]:
-    """Return the batch of each partition; all together may not be larger than one batch may be.
+    """Return the batch of each partition; one size limit applies to all of them together.
 
-    queues: of the partitions, or why they are not here. whole: topics whose batches are stored as they are.
+    queues: those of the partitions, or their errors. whole: topics whose batches are stored as they are.
     """
     batches: dict[Place, Found] = {}
     budget = Budget()
@@ -266,7 +266,7 @@ def _drafts(topic: str, queue_id: int, records: Sequence[Record], timestamp_ms_m
 
 
 class _Production:
-    """The results of one request, until all are known."""
+    """Collects the results of one request."""
 
     def __init__(self, request: wire.ProduceRequest, slot: Slot) -> None:
         self._request = request
@@ -288,11 +288,11 @@ class _Production:
         self.answer_if_done()
 
     def refuse(self, place: Place, code: ErrorCode, remark: str) -> None:
-        """Note that a partition's records are not stored, or not safe."""
+        """Note that a partition's records are not stored, or not as durable as promised."""
         self.note(place, error_code=code, error_message=remark)
 
     def note(self, place: Place, **result: Any) -> None:
-        """Note the result of a partition, its members by name; the last one is followed by the answer."""
+        """Note the result of a partition, its members by name; answer after the last one."""
         topic_at, partition_at = place
         index = self._request.topics[topic_at].partitions[partition_at].index
         self._results[place] = wire.ProducedPartition(index=index, **result)
@@ -300,7 +300,7 @@ class _Production:
             self.answer_if_done()
 
     def answer_if_done(self) -> None:
-        """Answer if all is known; from now on, the last result is followed by the answer."""
+        """Answer if all results are known; from now on, `note` answers after the last one."""
         self._is_begun = True
         if len(self._results) < self._count:
             return
@@ -314,7 +314,7 @@ class _Production:
         return wire.ProduceResponse(responses=by_topic(self._request.topics, results))
 
     def _end_without_answer(self) -> None:
-        """End a request with acks 0: a refusal ends the connection, so that the client looks for a new leader
+        """End a request with acks 0. A refusal ends the connection, so that the client looks for a new leader
         (KafkaApis.handleProduceRequest).
         """
         codes = {result.error_code for result in self._results.values()} - {ErrorCode.NONE}
@@ -332,7 +332,7 @@ class _Waiter:
         self._production = production
         self._place = place
         self._start = start
-        #: Of a batch that was stored before, or partly.
+        #: The first offset of a batch that was stored before, entirely or in part.
         self.base_offset: int | None = None
 
     @property
@@ -341,10 +341,10 @@ class _Waiter:
         return self._production.connection
 
     def answer(self, results: Sequence[AppendResult]) -> None:
-        """Note where the records are."""
+        """Note the offset of the records."""
         offset = results[0].queue_offset if self.base_offset is None else self.base_offset
         self._production.note(self._place, base_offset=offset, log_start_offset=self._start)
 
     def refuse(self, error: Exception) -> None:
-        """Note that the records are not as safe as they should be."""
+        """Note that the records are not as durable as promised."""
         self._production.refuse(self._place, code_of(error), str(error))

@@ -1,5 +1,5 @@
-"""Fetch (1): messages of queues as record batches, at once or when enough have arrived; how many bytes and
-partitions an answer has.
+"""Fetch (1): returns messages of queues as record batches, at once or when enough have arrived, with limits
+on the size of an answer.
 
 request ─► Fetching (reads, waits) ─► records ─► batches (large ones on a thread) ─► answer
 """
@@ -26,19 +26,19 @@ from libramq.wire.kafka.apis import fetch as wire
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import by_topic, partitions_of
 
-#: Ours: answers up to this size are encoded at once, in some milliseconds; larger ones on a thread.
+#: Ours: answers up to this size are encoded at once, in a few milliseconds; larger ones on a thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
-#: Ours: likewise, at some microseconds each.
+#: Ours: answers up to so many partitions are encoded at once, at a few microseconds each.
 PARTITIONS_AT_ONCE_MAX: Final = 256
-#: Ours: the messages of one answer; clients ask for 50 MiB in all, and 1 MiB a partition.
+#: Ours: the size of one answer's messages; by default clients accept 50 MiB in all, and 1 MiB a partition.
 BYTES_MAX: Final = 8 * 1024 * 1024
 
-#: Ours: topics that are looked up at once, at 10 µs each, and 100 of their partitions.
+#: Ours: portions of a topic's partitions that are looked up at once, at 10 µs each.
 _STEPS_AT_ONCE_MAX: Final = 16
 
 #: A topic, and the index of a partition.
 _Partition = tuple[str, int]
-#: A topic, a partition of it, and its queue, or why it is not read.
+#: A topic, a partition of it, and its queue or error.
 _Place = tuple[str, wire.FetchPartition, int | ErrorCode]
 
 
@@ -53,9 +53,9 @@ class Fetches:
 
     @serves(wire.FetchRequest)
     def fetch(self, request: wire.FetchRequest, slot: Slot) -> None:
-        """Read the partitions that may be read; of many, some are looked up in each turn."""
+        """Read the permitted partitions; many of them are looked up in several turns."""
         wanted = [(each.name, some) for each in request.topics for some in portions(each.partitions)]
-        slot.step_aside()  # It may be held: what the client asks meanwhile need not wait.
+        slot.step_aside()  # The fetch may be held, and the client's later requests need not wait.
         slot.each(
             wanted,
             partial(self._places, slot.principal),
@@ -66,7 +66,7 @@ class Fetches:
     def _places(
         self, principal: Principal, wanted: tuple[str, Sequence[wire.FetchPartition]]
     ) -> Sequence[_Place]:
-        """Return where some partitions of a topic are, or why they may not be read."""
+        """Return the queues of a topic's partitions, or the errors of those that may not be read."""
         name, partitions = wanted
         refusal = self._refusal(name, principal)
         return [
@@ -75,7 +75,7 @@ class Fetches:
         ]
 
     def _read(self, request: wire.FetchRequest, slot: Slot, places: Sequence[Sequence[_Place]]) -> None:
-        """Read the partitions; any refused one makes the answer immediate."""
+        """Read the partitions; the answer is immediate if any is refused."""
         every = list(chain.from_iterable(places))
         refusals = {
             (name, each.partition): queue_id
@@ -85,7 +85,7 @@ class Fetches:
         reads = [
             QueueRead(name, queue_id, each.fetch_offset, each.partition_max_bytes)
             for name, each, queue_id in every
-            if (name, each.partition) not in refusals  # Named twice, and refused since the first time.
+            if (name, each.partition) not in refusals  # Named twice, refused since.
         ]
         fetch = Fetch(
             waiter=_Waiter(request, slot, refusals),
@@ -101,7 +101,7 @@ class Fetches:
         if not is_visible(name):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            # A fetch names no group: a principal that may read a topic for any group may fetch it.
+            # A fetch names no group, so permission to read the topic is enough.
             require_permission(self._authorizer, Manage(principal, Action.SUB, (topic(name),)))
         except BrokerError as refused:
             return code_of(refused)
@@ -124,14 +124,14 @@ class _Waiter:
         return self._slot.connection
 
     def answer(self, results: Sequence[ReadResult | BrokerError]) -> None:
-        """Encode what was read, and send it."""
+        """Encode and send the results."""
         size = sum(result.size for result in results if isinstance(result, ReadResult))
         count = len(results) + len(self._refusals)
         is_large = size > AT_ONCE_BYTES_MAX or count > PARTITIONS_AT_ONCE_MAX
         self._slot.answer_with(partial(_response, self._request, self._refusals, results), is_large=is_large)
 
     def refuse(self, error: Exception) -> None:
-        """End the connection: reading failed by a bug of ours."""
+        """End the connection: reading failed, which is a bug of ours."""
         self._slot.fail(error)
 
 

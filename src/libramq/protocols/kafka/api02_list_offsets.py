@@ -1,13 +1,13 @@
-"""ListOffsets (2): the ends of queues, and the first message made at a time or later; how that is searched.
+"""ListOffsets (2): the ends of queues, and the search for the first message with a timestamp or a later one.
 
-The time of a record is when its producer made it, and imports and mirrors store records that were made long
-ago, in any order. So a search reads the times of all records that may be meant, some in each turn:
+A record's timestamp is set by its producer, and imports and mirrors store old records in any order. So a
+search reads the timestamps of all candidates, in several turns:
 
-    stored an hour before the time ─► stretches of 1,024 offsets ─► the first record made then or later
-                                       whose greatest time is kept
+    stored an hour before the timestamp ─► stretches of 1,024 offsets,        ─► the first record with this
+                                           each with its greatest timestamp      timestamp or a later one
 
-Kafka's producers are refused if their clock is more than an hour ahead; so nothing older can be meant. A
-stretch that was read once is skipped by its greatest time.
+The search can begin there, because Kafka's producers are refused if their clock is more than an hour ahead. A
+stretch that was read before is skipped by its greatest timestamp.
 """
 
 from functools import partial
@@ -34,21 +34,22 @@ from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import LEADER_EPOCH
 from libramq.wire.kafka.schema import by_topic, partitions_of
 
-#: Ours: offsets of a stretch, and stretches of all queues whose greatest time is kept: some 10 MB for a
-#: hundred million messages. Beyond, they are read again.
+#: Ours: offsets of a stretch.
 STRETCH: Final = 1024
+#: Ours: stretches of all queues whose greatest timestamp is remembered: about 10 MB for a hundred million
+#: messages. Over the limit, all are forgotten and read again.
 STRETCHES_MAX: Final = 100_000
-#: Ours: what a step reads; some 0.7 ms. The store takes a little less for a small read (`read_limits`).
+#: Ours: bytes that a step reads, in about 0.7 ms. One byte less would get the smaller limits (`read_limits`).
 _BYTES_PER_STEP: Final = 256 * 1024 + 1
-#: Ours: known stretches that a step goes over.
+#: Ours: known stretches that a step skips.
 _SKIPPED_PER_STEP: Final = 4096
 _MESSAGES_PER_READ: Final = 32
 
 
 class BornTimes:
-    """The greatest time at which messages of a stretch were made, of stretches that a search has read.
+    """The greatest message timestamp of each stretch that a search has read.
 
-    version: changes when a topic does, whose offsets may be other messages' now.
+    version: changes when a topic does, because its offsets may then belong to other messages.
     """
 
     def __init__(self) -> None:
@@ -57,11 +58,11 @@ class BornTimes:
         self.version = 0
 
     def get(self, topic: str, queue_id: int, stretch: int) -> int | None:
-        """Return a stretch's greatest time, if it is known; no message of it was made later."""
+        """Return a stretch's greatest timestamp, if it is known."""
         return self._greatest.get(topic, {}).get((queue_id, stretch))
 
     def note(self, topic: str, queue_id: int, stretch: int, greatest_ms: int) -> None:
-        """Keep a whole stretch's greatest time."""
+        """Remember the greatest timestamp of a completely read stretch."""
         if self._count >= STRETCHES_MAX:
             self._greatest.clear()
             self._count = 0
@@ -70,15 +71,15 @@ class BornTimes:
         of_topic[queue_id, stretch] = greatest_ms
 
     def forget(self, topic: str) -> None:
-        """Forget a topic that changes: it may have been deleted."""
+        """Forget a changed topic: it may have been deleted."""
         self.version += 1
         self._count -= len(self._greatest.pop(topic, ()))
 
 
 class _Search:
-    """A search for the first message that was made at a time or later, in steps.
+    """A search, in steps, for the first message with a timestamp or a later one.
 
-    found: its offset and time, -1 if there is none; None until that is known.
+    found: the message's offset and timestamp, both -1 if there is none; None until the search has ended.
     """
 
     def __init__(
@@ -92,14 +93,15 @@ class _Search:
         self._timestamp_ms = timestamp_ms
         self._end = store.max_offset(topic, queue_id)
         first = store.offset_by_timestamp(topic, queue_id, max(timestamp_ms - AHEAD_MS_MAX, 0))
-        #: Where it continues, and the greatest time since the beginning of the stretch.
+        #: The offset at which the search continues.
         self._offset = max(first // STRETCH * STRETCH, store.min_offset(topic, queue_id))
+        #: The greatest timestamp since the beginning of the stretch.
         self._greatest_ms = -1
-        #: Up to where it looks at single messages: the end of a batch that was made late enough.
+        #: The end of a matching batch, up to which single messages are read.
         self._batch_end = 0
 
     def step(self) -> None:
-        """Go on; raises ColdRead where the disk has to be read, and nothing is lost."""
+        """Continue the search; raises ColdRead if the disk has to be read, and can then be repeated."""
         self._skip()
         if self._offset >= self._end:
             self.found = -1, -1
@@ -109,7 +111,7 @@ class _Search:
             self._look()
 
     def _skip(self) -> None:
-        """Go over stretches in which everything was made earlier."""
+        """Skip known stretches in which every timestamp is earlier."""
         for _ in range(_SKIPPED_PER_STEP):
             stretch = self._offset // STRETCH
             greatest_ms = self._times.get(*self._queue, stretch)
@@ -118,7 +120,7 @@ class _Search:
             self._offset, self._greatest_ms = (stretch + 1) * STRETCH, -1
 
     def _look(self) -> None:
-        """Look at the rest of a stretch, or as much of it as a step reads."""
+        """Read the rest of a stretch, or as much of it as a step may."""
         stretch_end = (self._offset // STRETCH + 1) * STRETCH
         result = self._store.look(*self._queue, self._offset, stretch_end - self._offset, _BYTES_PER_STEP)
         greatest_ms = max(map(greatest_born_ms, result.data), default=-1)
@@ -131,7 +133,7 @@ class _Search:
             self._go_on(result.next_offset, greatest_ms)
 
     def _take_first(self, result: ReadResult) -> None:
-        """Take the first message that was made late enough; a batch has several times."""
+        """Take the first matching message; if it is a batch, continue inside."""
         for piece in result.data:
             place = first_born(piece, self._timestamp_ms)
             if place is None:
@@ -158,9 +160,9 @@ class _Search:
             self._go_on(result.next_offset, self._greatest_ms)
 
     def _go_on(self, offset: int, latest_ms: int) -> None:
-        """Go on at an offset; keep the greatest time of stretches that end before it.
+        """Continue at an offset; remember the greatest timestamps of stretches that end before it.
 
-        latest_ms: the greatest time of what was read last: a batch may lie in the next stretch, too.
+        latest_ms: the greatest timestamp of the last read, since a batch may extend into the next stretch.
         """
         ended = range(self._offset // STRETCH, offset // STRETCH)
         if self._version == self._times.version:
@@ -172,9 +174,9 @@ class _Search:
 
 
 class _Wanted:
-    """A request, and what was found so far.
+    """A request and its results so far.
 
-    search: that of the next partition, once it has begun. searched: topics and partitions that were searched.
+    search: the running search, for the next partition. searched: partitions, by topic, with a search so far.
     """
 
     def __init__(self, request: wire.ListOffsetsRequest, slot: Slot) -> None:
@@ -186,7 +188,7 @@ class _Wanted:
         self.searched: set[tuple[str, int]] = set()
 
     def response(self) -> wire.ListOffsetsResponse:
-        """Return the answer, once everything was found."""
+        """Return the answer from the complete results."""
         return wire.ListOffsetsResponse(topics=by_topic(self._request.topics, self.found))
 
 
@@ -205,7 +207,7 @@ class OffsetLists:
         self._requirements = requirements
         self._authorizer = authorizer
         self._times = BornTimes()
-        #: To be called with each topic that changes.
+        #: Must be called with each topic that changes.
         self.forget = self._times.forget
 
     @serves(wire.ListOffsetsRequest)
@@ -214,7 +216,7 @@ class OffsetLists:
         slot.proceed(self._steps(_Wanted(request, slot)))
 
     def _steps(self, work: "_Wanted") -> Work[None]:
-        """Look up one partition after the other; a thread reads what is not in memory."""
+        """Look up one partition after the other; a thread reads from the disk."""
         while (at := len(work.found)) < len(work.wanted):
             listed = yield from self._store.reading(partial(self._listed, work, *work.wanted[at]))
             if listed is not None:
@@ -226,7 +228,7 @@ class OffsetLists:
     def _listed(
         self, work: "_Wanted", name: str, partition: wire.ListOffsetsPartition
     ) -> wire.ListedPartition | None:
-        """Return a partition's offset; None while the search for it goes on."""
+        """Return a partition's offset; None while a search continues."""
         index = partition.partition_index
         listed = partial(wire.ListedPartition, partition_index=index)
         try:
@@ -247,7 +249,7 @@ class OffsetLists:
         if partition.timestamp < 0:
             return listed(error_code=ErrorCode.UNSUPPORTED_VERSION)
         if work.search is None:
-            if (name, index) in work.searched:  # Kafka refuses any partition that is named twice.
+            if (name, index) in work.searched:  # Named twice; Kafka refuses any such partition.
                 return listed(error_code=ErrorCode.INVALID_REQUEST)
             work.search = _Search(self._store, self._times, name, queue_id, partition.timestamp)
             work.searched.add((name, index))

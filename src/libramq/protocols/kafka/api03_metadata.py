@@ -1,8 +1,6 @@
-"""Metadata (3): the brokers, and which topics a client gets to know, created on first use where that is
-allowed.
+"""Metadata (3): the brokers, and the topics that a client may see, created on first use if that is allowed.
 
-A topic that is not known here, or some of whose queues have no numbers yet, is asked for at the other brokers
-first.
+If a topic is unknown here, or some of its queues have no numbers yet, the other brokers are queried first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,14 +29,14 @@ from libramq.wire.kafka.record_batch import LEADER_EPOCH
 
 log = get_logger(__name__)
 
-#: Ours: topics that are described at once, in some milliseconds; more on a thread.
+#: Ours: topics that are described at once, in a few milliseconds; more on a thread.
 AT_ONCE_MAX: Final = 64
-#: Ours: their partitions, at 2 µs each.
+#: Ours: partitions that are described at once, at 2 µs each; more on a thread.
 PARTITIONS_AT_ONCE_MAX: Final = 1_000
-#: Ours: in one answer, 2.6 MB; topics beyond have an error. A broker of Kafka's carries some thousands.
-#: Without a limit, 50,000 topics of 4,096 queues each would be an answer of 5 GB.
+#: Ours: partitions in one answer, 2.6 MB; further topics get an error. A Kafka broker has a few thousand.
+#: Without a limit, 50,000 topics of 4,096 queues each would make an answer of 5 GB.
 PARTITIONS_MAX: Final = 100_000
-#: Ours: of a name that is refused, in a line of the log.
+#: Ours: characters of a refused name in a line of the log.
 NAMED_CHARACTERS_MAX: Final = 256
 
 #: A topic and the numbering of its queues.
@@ -46,7 +44,7 @@ Described = tuple[str, Numbering]
 
 
 class CreationOnUse:
-    """The creation of topics that a client names, as a RocketMQ producer's first send creates them."""
+    """Creates topics that a client names, as a RocketMQ producer's first send does."""
 
     def __init__(
         self, config: BrokerConfig, topics: TopicTable, creations: CreationRate, clock: Clock
@@ -59,7 +57,7 @@ class CreationOnUse:
         self._warn = BoundedLog(log.warning, clock.monotonic_ms)
 
     def refused(self, name: str, connection: Connection) -> None:
-        """Log a name that no topic can have: some clients hide the refusal from their programs."""
+        """Log an invalid topic name: some clients hide the refusal from their programs."""
         self._warn(
             "a client of Kafka's asks for a topic whose name is invalid",
             topic=name[:NAMED_CHARACTERS_MAX],
@@ -93,7 +91,7 @@ class Metadata:
 
     @serves(wire.MetadataRequest)
     def describe(self, request: wire.MetadataRequest, slot: Slot) -> None:
-        """Answer with the topics that were asked for, or all; of many, some in each turn."""
+        """Answer with the requested topics, or all; many of them in several turns."""
         assert slot.call is not None, "a request has a call"
         answer = partial(self._answer, slot)
         if request.topics is None or (not request.topics and slot.call.header.version == 0):
@@ -114,8 +112,8 @@ class Metadata:
     def _is_missing(self, principal: Principal, wanted: wire.MetadataRequestTopic) -> bool:
         """Return whether other brokers may know more of a topic.
 
-        How long the answer takes says nothing about topics that the principal may not look up: none of their
-        names is asked for, and each of their ids is, like one that no topic has.
+        The time of the answer must not reveal topics that the principal may not look up: others are never
+        queried for their names, and always for their ids, as for an id that no topic has.
         """
         name = self._name_of(wanted)
         if name is None or not self._may_locate(name, principal):
@@ -123,7 +121,7 @@ class Metadata:
         return not (self._nodes.counts(name) and self._nodes.is_settled(name))
 
     def _listed(self, principal: Principal, name: str) -> Described | None:
-        """Return a topic of the list of all; None if it is not in it."""
+        """Return a topic for the list of all; None if the list must not contain it."""
         if not is_visible(name) or not self._may_locate(name, principal):
             return None
         return name, self._nodes.numbering(name)
@@ -132,7 +130,7 @@ class Metadata:
         self, slot: Slot, wanted: wire.MetadataRequestTopic, *, creates: bool
     ) -> "Described | wire.MetadataTopic":
         name = self._name_of(wanted)
-        # A topic that the principal may not look up has no id, as at Kafka's brokers.
+        # As at Kafka's brokers, the id of a topic that the principal may not look up is unknown.
         if name is None or (wanted.name != name and not self._may_locate(name, slot.principal)):
             code = ErrorCode.UNKNOWN_TOPIC_ID
             return wire.MetadataTopic(name=None, topic_id=wanted.topic_id, error_code=code)
@@ -157,8 +155,8 @@ class Metadata:
         )
 
     def _name_of(self, wanted: wire.MetadataRequestTopic) -> str | None:
-        """Return the name of a topic; None if there is no topic with its id."""
-        by_id = wanted.name is None or (not wanted.name and wanted.topic_id != NO_TOPIC_ID)  # As Java's.
+        """Return the name of a topic; None if no topic has this id."""
+        by_id = wanted.name is None or (not wanted.name and wanted.topic_id != NO_TOPIC_ID)  # As Kafka does.
         return self._ids.name_of(wanted.topic_id) if by_id else wanted.name
 
     def _may_locate(self, name: str, principal: Principal) -> bool:
@@ -181,7 +179,7 @@ class Metadata:
         if not exists or not is_visible(name):
             return wire.MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         numbering = self._nodes.numbering(name)
-        if not numbering.runs:  # Its numberer has not answered yet; clients try again.
+        if not numbering.runs:  # Its numberer has not answered; clients retry.
             return wire.MetadataTopic(name=name, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
         return name, numbering
 
@@ -210,7 +208,7 @@ def _topics(
 def _partitions(
     numbering: Numbering, live: Sequence[tuple[str, int]], away: Sequence[tuple[str, int]]
 ) -> tuple[wire.MetadataPartition, ...]:
-    """Return the partitions; live, away: the ids of the brokers that serve them, and of those that do not."""
+    """Return the partitions. live: ids of the brokers that serve Kafka's clients now; away: of the others."""
     leaders, ids = dict(live), {**dict(away), **dict(live)}
     return tuple(
         wire.MetadataPartition(

@@ -1,9 +1,8 @@
-"""OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): committed offsets: which commits are refused, and of
-which topics offsets may be deleted.
+"""OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): committing, reading and deleting a group's offsets.
 
-All commits, or removals, of a request are journalled by one write before they are acknowledged. The metadata
-that a client may add to a commit is not kept. Offsets are deleted in topics that no member of the group
-reads: each turn removes some, and looks at the group again, since members may have joined.
+All commits or deletions of a request are journalled in one write before they are acknowledged. A commit's
+metadata is not stored. Offsets are deleted only in topics that no member of the group reads: each turn
+deletes some and checks the group again, because members may have joined.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,11 +37,11 @@ _GROUPS_FROM: Final = 8
 
 _SUCCESS: Final = ResponseCode.SUCCESS
 
-#: A group whose offsets are wanted, or why they are refused.
+#: A group whose offsets are requested, and the refusal if there is one.
 _Checked = tuple[wire.WantedGroup, ErrorCode | None]
 #: A group, a topic, and some of its partitions.
 _SomeOfTopic = tuple[str, str, Sequence[int]]
-#: A topic, and what is committed of it.
+#: A topic, and a commit to a partition of it.
 _Wanted = tuple[str, wire.CommittedPartition]
 
 
@@ -67,7 +66,7 @@ class OffsetRequests:
 
     @serves(wire.OffsetCommitRequest)
     def commit(self, request: wire.OffsetCommitRequest, slot: Slot) -> None:
-        """Commit a group's offsets; those that are refused leave the others alone."""
+        """Commit a group's offsets; a refused commit does not affect the others."""
         name = request.group_id
         beat = Beat(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
         refusal = self._refusal(name, slot.principal)
@@ -79,7 +78,7 @@ class OffsetRequests:
         wanted = partitions_of(request.topics)
 
         def commit(part: Sequence[_Wanted]) -> list[ErrorCode]:
-            # Between two parts the group may move on to a generation whose members commit further.
+            # Checked for each part: meanwhile the group may have a new generation, with later commits.
             refused = refusal or self._members.commit_refusal(name, beat, slot.version)
             return [refused or self._commit(name, topic, partition, slot) for topic, partition in part]
 
@@ -88,13 +87,13 @@ class OffsetRequests:
     def _refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         refusal = self._groups.member_refusal(name, principal)
         if refusal is None and self._members.is_thawing:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients try again.
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients retry.
         return refusal
 
     def _committed(
         self, request: wire.OffsetCommitRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
     ) -> None:
-        """Journal this broker's commits, and send the others theirs."""
+        """Journal this broker's commits, and send the other brokers theirs."""
         codes = list(chain.from_iterable(parts))
         if ErrorCode.NONE in codes:
             written = code_of_write(self._committing)
@@ -124,7 +123,7 @@ class OffsetRequests:
         self._group_offsets.commit(request.group_id, commits, slot.guarded(answer))
 
     def _commit(self, group: str, topic: str, partition: wire.CommittedPartition, slot: Slot) -> ErrorCode:
-        """Commit to a queue of this broker; check what goes to others."""
+        """Commit to a queue of this broker; only check a commit to another broker's."""
         if len((partition.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         try:
@@ -142,7 +141,7 @@ class OffsetRequests:
     def fetch(self, request: wire.OffsetFetchRequest, slot: Slot) -> None:
         """Answer with committed offsets."""
         if slot.version >= _GROUPS_FROM:
-            groups = {each.group_id: each for each in request.groups}  # Asked for twice, answered once.
+            groups = {each.group_id: each for each in request.groups}  # Named twice, answered once.
         else:
             groups = {request.group_id: wire.WantedGroup(group_id=request.group_id, topics=request.topics)}
         check = partial(self._checked, slot.principal)
@@ -156,7 +155,7 @@ class OffsetRequests:
         return wanted, refusal
 
     def _look_elsewhere(self, slot: Slot, groups: Sequence[_Checked]) -> None:
-        """Find out what is committed of queues at other brokers; then answer."""
+        """Find the committed offsets of queues at other brokers, then answer."""
         granted = [group for group, refusal in groups if refusal is None]
         wanted = [
             (group.group_id, topic.name, some)
@@ -181,9 +180,9 @@ class OffsetRequests:
         slot.each(wanted, partial(self._elsewhere, slot.principal), ask)
 
     def _elsewhere(self, principal: Principal, wanted: _SomeOfTopic) -> list[MessageQueue]:
-        """Return the queues at other brokers, if they may be read.
+        """Return the queues at other brokers that the group may read.
 
-        Else the time that it takes to ask the others would say that there is such a topic.
+        For others, the time of a query would reveal that the topic exists.
         """
         group, topic, indexes = wanted
         if not self._groups.may_read(group, topic, principal):
@@ -198,7 +197,7 @@ class OffsetRequests:
         granted: Sequence[wire.WantedGroup],
         found: Sequence[Found],
     ) -> None:
-        """Look up what is committed here. found: of the granted groups, elsewhere."""
+        """Look up the offsets committed here. found: the granted groups' offsets at other brokers."""
         of = {group.group_id: each for group, each in zip(granted, found, strict=True)}
 
         def look_up(wholes: Sequence[wire.WantedGroup]) -> None:
@@ -206,12 +205,12 @@ class OffsetRequests:
             wanted = [(whole.get(group.group_id, group), refusal) for group, refusal in groups]
             self._find(slot, wanted, of)
 
-        # Tools ask for all offsets of many groups.
+        # Tools request all offsets of many groups.
         every = [(each, of[each.group_id]) for each in granted if each.topics is None]
         slot.each(every, partial(self._whole, slot.principal), look_up)
 
     def _whole(self, principal: Principal, group: tuple[wire.WantedGroup, Found]) -> wire.WantedGroup:
-        """Return a group with all topics that it has offsets of; last come those at this broker."""
+        """Return a group with all topics in which it has committed offsets, here or elsewhere."""
         wanted, found = group
         name = wanted.group_id
         queues = [
@@ -272,7 +271,7 @@ class OffsetRequests:
                 offset = self._offsets.committed(group, topic, queue.queue_id)
             elif queue is not None:
                 offset = elsewhere[group].offsets.get(queue)
-                # Its broker is away, and it may have an offset: clients try again.
+                # The queue's broker is away and may have an offset: clients retry.
                 code = ErrorCode.UNSTABLE_OFFSET_COMMIT if queue in elsewhere[group].unknown else code
             found.append(
                 wire.FoundPartition(
@@ -293,14 +292,14 @@ class OffsetRequests:
         slot.each(list(portions(every)), work, partial(self._removed, request, slot))
 
     def _deletion_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
-        """Return why a group's offsets may not be deleted, if so."""
+        """Return the error if a group's offsets may not be deleted."""
         refusal = self._groups.delete_refusal(name, principal)
         if refusal is not None:
             return refusal
         if not self._groups.exists(name):
             return ErrorCode.GROUP_ID_NOT_FOUND
         found = self._groups.classic.get(name)
-        # Members of other kinds do not say which topics they read.
+        # Members of other protocol types do not name their topics.
         is_readable = found is None or found.protocol_type == CONSUMER
         return (
             ErrorCode.NON_EMPTY_GROUP if self._groups.has_foreign_members(name) or not is_readable else None
@@ -331,10 +330,10 @@ class OffsetRequests:
         return codes
 
     def _read_topics(self, name: str) -> frozenset[str]:
-        """Return what members of the group subscribe to."""
+        """Return the topics to which the group's members subscribe."""
         found, modern = self._groups.classic.get(name), self._groups.modern.get(name)
         members = found.members.values() if found is not None else ()
-        # Most name the same topics by the same bytes.
+        # Most members send the same topics in the same bytes.
         distinct = {each.metadata for member in members for each in member.protocols}
         return frozenset(modern.topics if modern is not None else ()).union(*map(subscribed_topics, distinct))
 
@@ -374,7 +373,7 @@ def _found(
     *,
     has_groups: bool,
 ) -> wire.OffsetFetchResponse:
-    """Return the answer. parts: those of all topics, in order."""
+    """Return the answer. parts: the results of all topics, in order."""
     found = chain.from_iterable(parts)
     answered = [
         wire.FoundGroup(

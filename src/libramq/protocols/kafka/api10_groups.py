@@ -1,8 +1,8 @@
-"""FindCoordinator (10), LeaveGroup (13): which broker coordinates a group, and who may commit or read its
-offsets.
+"""FindCoordinator (10), LeaveGroup (13): the broker that coordinates a group, and who may commit or read the
+group's offsets.
 
-Coordinators are found by the formula that all brokers and clients of ours use (`location`). By LeaveGroup
-members of classic groups leave, and tools remove members of either kind.
+Coordinators are computed by the formula that all LibraMQ brokers and clients use (`location`). With
+LeaveGroup members of classic groups leave, and tools remove members of either kind of group.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.wire.kafka.apis import groups as wire
 from libramq.wire.kafka.error_code import ErrorCode
 
-#: Ours: how long what a broker reads after it stood still may have lain in its sockets.
+#: Ours: how long after a stall a broker may still read requests that waited in its sockets.
 THAW_MS: Final = 1_000
 #: The first version of FindCoordinator that names several groups.
 _KEYS_FROM: Final = 4
@@ -32,7 +32,7 @@ _EPOCHS_FROM: Final = 9
 
 
 class KafkaGroups:
-    """The groups of both protocols. every: the groups, and why their requests are refused."""
+    """The groups of both protocols. every: the groups, with the checks of their requests."""
 
     def __init__(
         self, every: BrokerGroups, classic: ClassicGroups, modern: ModernGroups, kernel: Kernel
@@ -45,15 +45,15 @@ class KafkaGroups:
         self.modern = modern
 
     def client_arrived(self, slot: Slot, groups: Collection[str] | None = None) -> None:
-        """Note a client's first request over a connection, that it has signed in, or its question for
-        coordinators of groups.
+        """Note a client's first request on a connection, its sign-in, or its request for the coordinators of
+        groups.
         """
         self._classic.client_arrived(slot, groups)
         self.modern.client_arrived(slot, groups)
 
     @serves(wire.LeaveGroupRequest)
     def leave(self, request: wire.LeaveGroupRequest, slot: Slot) -> None:
-        """Have the members leave, by the protocol of their group."""
+        """Let the members leave, by the protocol of their group."""
         if self.every.modern.get(request.group_id) is not None:
             self.modern.leave(request, slot)
         else:
@@ -63,9 +63,9 @@ class KafkaGroups:
 
     @property
     def is_thawing(self) -> bool:
-        """Return whether this process has just stood still, so that others may have coordinated meanwhile.
+        """Return whether this process was just stalled, so that others may have taken over its groups.
 
-        What it reads now may have been sent before they took later commits. Some is read before timers fire.
+        Requests read now may be older than commits that the others took; some are read before timers fire.
         """
         now_ms, due_ms = self._clock.monotonic_ms(), self._deadlines.next_due_ms
         ran_ms = self._deadlines.ran_ms
@@ -75,7 +75,7 @@ class KafkaGroups:
         return now_ms - thawed_ms < THAW_MS and not self.every.nodes.view.is_alone
 
     def commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
-        """Return why a member may not commit by a request of this version, if so."""
+        """Return the error if a member may not commit with a request of this version."""
         if self.every.modern.get(name) is None:
             refusal = self._classic.commit_refusal(name, beat)
         elif beat.member_id and version < _EPOCHS_FROM:
@@ -89,7 +89,7 @@ class KafkaGroups:
 
     @serves(wire.FindCoordinatorRequest)
     def find(self, request: wire.FindCoordinatorRequest, slot: Slot) -> None:
-        """Answer with the brokers that coordinate groups."""
+        """Answer with the coordinators of groups."""
         keys = request.coordinator_keys if slot.version >= _KEYS_FROM else (request.key,)
         self.client_arrived(slot, keys)
         if slot.version >= _KEYS_FROM:

@@ -6,10 +6,10 @@ Cooperative rebalances (KIP-429) have two rounds:
     round 1   A gives up half of its partitions   B gets nothing yet
     round 2   A has joined again                  B gets them
 
-A joins again as soon as it has its share. B would hear of that by its next heartbeat, 3 s later with the
-defaults, as clients begin to count anew when they have joined; until then nobody reads the partitions. So
-the answer to B's sync waits for round 2, and tells it to join again. Members of librdkafka need no such
-answer: their heartbeats are held all the time.
+A joins again as soon as it has its share. B would only learn of that from its next heartbeat, 3 s later with
+the defaults, because clients restart the interval when they join; until then the partitions are not read. So
+the answer to B's sync waits for round 2 and tells B to join again. Members using librdkafka do not need this:
+their heartbeats are always held.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -52,14 +52,16 @@ from libramq.wire.kafka.apis import groups as wire
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER, assigned_partitions, owned_partitions
 
-#: Ours: clients hear at their next heartbeat that they must join again, 3 s later with the defaults.
+#: Ours: how long members may take to join again at a new coordinator; with the defaults, their next heartbeat
+#: is at most 3 s away.
 MEMBERS_RETURN_MS: Final = 10_000
-#: Ours: what a member says about itself; Kafka's brokers keep that of a whole group in a message of 1 MiB.
+#: Ours: a member's metadata; Kafka's brokers store that of a whole group in a message of 1 MiB.
 MEMBER_BYTES_MAX: Final = 1024 * 1024
-#: Ours: answers up to this size are encoded at once. A leader gets what all members say about themselves.
+#: Ours: answers up to this size are encoded at once. A leader gets the metadata of all members.
 AT_ONCE_BYTES_MAX: Final = 256 * 1024
-#: KIP-394 and KIP-814: from these versions of JoinGroup on, a client understands them.
+#: KIP-394: the first version of JoinGroup whose clients come back with the member id they are given.
 _COMES_BACK_FROM: Final = 4
+#: KIP-814: the first version of JoinGroup with skipped assignments.
 _SKIPS_FROM: Final = 9
 #: The first version of JoinGroup whose protocol name may be null.
 _NULL_PROTOCOL_FROM: Final = 7
@@ -83,12 +85,12 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         super().__init__(groups, groups.classic, records, rebalances, kernel, grace_ms)
         self._secret_bits = secret_bits
         self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
-        #: The news of a group that heartbeats were answered with last: its generation, and whether that ends.
+        #: The state of each group that held heartbeats last reported: generation, and whether that is ending.
         self._announced: dict[str, tuple[int, bool]] = {}
 
     @serves(wire.JoinGroupRequest)
     def join(self, request: wire.JoinGroupRequest, slot: Slot) -> None:
-        """A member joins: it is answered when the others have joined as well."""
+        """Handle a join, which is answered when the other members have joined as well."""
         name = request.group_id
         refusal = self._all.member_refusal(name, slot.principal)
         if refusal is None and (
@@ -106,7 +108,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         may_join = is_known or not request.member_id
         group = self.groups.get_or_create(name) if may_join else None
         if group is None:
-            # Where memory is short, clients try again.
+            # If memory is short, clients retry.
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if may_join else ErrorCode.UNKNOWN_MEMBER_ID
             slot.answer(wire.JoinGroupResponse(error_code=code, member_id=request.member_id))
             return
@@ -137,13 +139,13 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
 
     @serves(wire.SyncGroupRequest)
     def sync(self, request: wire.SyncGroupRequest, slot: Slot) -> None:
-        """A member wants its share: it is answered when the leader has handed in the assignment."""
+        """Handle a sync, which is answered when the leader has sent the assignment."""
         group = self.groups.get(request.group_id)
         refusal = self._all.member_refusal(request.group_id, slot.principal)
         if refusal is None and group is None:
             refusal = ErrorCode.UNKNOWN_MEMBER_ID
         if refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            refusal = ErrorCode.REBALANCE_IN_PROGRESS  # As Kafka's coordinator: the member joins again.
+            refusal = ErrorCode.REBALANCE_IN_PROGRESS  # As in Kafka: the member joins again.
         if refusal is not None or group is None:
             slot.answer(wire.SyncGroupResponse(error_code=refusal or ErrorCode.UNKNOWN_MEMBER_ID))
             return
@@ -162,7 +164,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
             protocol_name=request.protocol_name,
             assignments=assignments,
             waiting=waiting,
-            # librdkafka hears of it by its held heartbeat, and waits a second after an error before it joins.
+            # librdkafka is told by its held heartbeat; after an error it would wait a second before joining.
             may_wait=slot.is_ordered,
         )
         answers = group.sync(sync, self._clock.monotonic_ms())
@@ -173,11 +175,11 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
 
     @serves(wire.HeartbeatRequest)
     def beat(self, request: wire.HeartbeatRequest, slot: Slot) -> None:
-        """A member is alive; a patient one is answered when there is something to say, or a while later."""
+        """Handle a heartbeat; a patient client's is held until there is news, or for a while."""
         name = request.group_id
         code = self._all.member_refusal(name, slot.principal)
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            code = ErrorCode.NONE  # As Kafka's coordinator: clients do not expect that answer.
+            code = ErrorCode.NONE  # As in Kafka: clients do not expect that error.
         elif code is None:
             beat = Beat(request.member_id, request.group_instance_id, request.generation_id)
             group = self.groups.get(name)
@@ -217,7 +219,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         return refusals
 
     def commit_refusal(self, name: str, beat: Beat) -> ErrorCode | None:
-        """Return why offsets may not be committed, if so."""
+        """Return the error if offsets may not be committed."""
         group = self.groups.get(name) or ClassicGroup()
         code = GROUP_CODES[group.may_commit(beat, self._clock.monotonic_ms())]
         self._finish(name)
@@ -225,16 +227,17 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
 
     @property
     def expects_members(self) -> bool:
-        """Return whether members may not have joined again since this broker coordinates their groups.
+        """Return whether members may still have to join again after this broker became their coordinator.
 
-        What they did is done, so their commits count: a Java program that does not handle a refused one ends.
+        Their work is done, so their commits are accepted: a refused commit ends a Java program that does not
+        handle it.
         """
         return self._clock.monotonic_ms() < self._expects_until_ms
 
     # Connections, and other coordinators.
 
     def moved(self) -> None:
-        """Drop the groups that another broker coordinates now: their members ask for it and join there."""
+        """Drop the groups that another broker coordinates now: their members look it up and join there."""
         self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
         super().moved()
 
@@ -244,7 +247,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
     def _drop(self, name: str, group: ClassicGroup) -> None:
         for key in group.dissolve():
             assert isinstance(key, Slot), "requests are named by their slots"
-            # Its client reconnects, and asks for the coordinator.
+            # The client reconnects and looks up the coordinator.
             self._effects.close(key.connection, "another broker coordinates the group")
         group.members.clear()
         self.groups.forget(name)
@@ -269,7 +272,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
             self._rebalances.lost(name, group.members[member_id])
         return is_expected
 
-    # What follows.
+    # After each change.
 
     def _gone(self, name: str) -> None:
         super()._gone(name)
@@ -282,7 +285,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
             self.held_heartbeats.answer_group(name)
 
     def _send(self, name: str, answer: Answer) -> None:
-        """Send an answer; one with a share, once the group's next coordinator knows of it."""
+        """Send an answer; one with an assignment only once the group's next coordinator has a copy."""
         if isinstance(answer, SyncAnswer) and answer.refusal is Refusal.NONE:
             assert isinstance(answer.key, Slot), "requests are named by their slots"
             self._records.successors.when_held(name, answer.key.guarded(partial(_send, answer)))
@@ -297,7 +300,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
 
 
 def _send(answer: Answer) -> None:
-    """Send an answer; where that fails, other members are answered all the same."""
+    """Send an answer; a failure does not affect other members' answers."""
     slot = answer.key
     assert isinstance(slot, Slot), "requests are named by their slots"
     try:
@@ -339,9 +342,9 @@ def _members_that_wait(
     protocol_name: str | None,
     assignments: Mapping[str, bytes],
 ) -> frozenset[str]:
-    """Return the members that get nothing new while others give up partitions; none if nobody does.
+    """Return the members that get nothing new while others give up partitions; empty if none do.
 
-    Eager members own nothing when they join, so nobody of them gives anything up.
+    Eager members own nothing when they join, so they give nothing up.
     """
     if protocol_type != CONSUMER:
         return frozenset()

@@ -1,14 +1,14 @@
-"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupDescribe (69): groups as tools see
-them, and which can be deleted.
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupDescribe (69): listing, describing
+and deleting groups.
 
-Groups are those of this broker's table, whichever protocol made them:
+The groups are those of this broker's table, of all protocols:
 
-    a classic group with members     its state, and the protocol type of its members
-    a group of KIP-848               its state; ConsumerGroupDescribe has what each member has and shall have
-    a group without members          Empty: its committed offsets are kept
+    a classic group with members     its state, and its members' protocol type
+    a group of KIP-848               its state; ConsumerGroupDescribe has current and target partitions
+    a group without members          Empty; its committed offsets remain
     members of RocketMQ's protocol   Stable, with the protocol type `rocketmq`, which Kafka's tools skip
 
-Either description answers GROUP_ID_NOT_FOUND for the other protocol's groups, at which tools ask the other.
+Each describe request answers GROUP_ID_NOT_FOUND for groups of the other protocol; tools then try the other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,7 +68,7 @@ class GroupAdministration:
 
     @serves(wire.ListGroupsRequest)
     def list(self, request: wire.ListGroupsRequest, slot: Slot) -> None:
-        """Answer with the groups that fit the filters; of many, some in each turn."""
+        """Answer with the groups that match the filters; many of them in several turns."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         here = sorted(filter(self._nodes.is_coordinator, self._groups.names()))
@@ -144,7 +144,7 @@ class GroupAdministration:
 
     @serves(wire.ConsumerGroupDescribeRequest)
     def describe_modern(self, request: wire.ConsumerGroupDescribeRequest, slot: Slot) -> None:
-        """Answer with the groups and their members; with many of them, or many topics, from a thread."""
+        """Answer with the groups and their members; a large answer is made on a thread."""
         slot.each(
             list(dict.fromkeys(request.group_ids)),  # Named twice, described once.
             partial(self._modern_described, slot.principal),
@@ -166,7 +166,7 @@ class GroupAdministration:
         assigned = (each.assigned for each in group.members.values())
         read = {part.topic for parts in (*assigned, *group.target.values()) for part in parts}
         if not all(self._groups.may_locate(topic, principal) for topic in sorted({*group.topics, *read})):
-            # As Kafka's brokers: the members name their topics.
+            # As at Kafka's brokers: the members' topics would be visible.
             remark = "its members read topics that you may not look up"
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return _Described(described_group(error_code=code, error_message=remark))
@@ -236,7 +236,7 @@ def _classic_member(found: ClassicGroup, member: ClassicMember) -> wire.Describe
 
 
 class _Member(NamedTuple):
-    """A member, and what is too much to be put into its answer at once."""
+    """A member, with its large parts apart, to be put into the answer later."""
 
     described: wire.DescribedConsumerGroupMember
     topics: frozenset[str]
@@ -244,7 +244,7 @@ class _Member(NamedTuple):
     target: Partitions
 
     def whole(self) -> wire.DescribedConsumerGroupMember:
-        """Return the member with all of that."""
+        """Return the complete member."""
         return replace(
             self.described,
             subscribed_topic_names=tuple(sorted(self.topics)),
@@ -254,18 +254,18 @@ class _Member(NamedTuple):
 
 
 class _Described(NamedTuple):
-    """A group and its members, as they are now."""
+    """The current state of a group and its members."""
 
     group: wire.DescribedConsumerGroup
     members: Sequence[_Member] = ()
 
     @property
     def size(self) -> int:
-        """Return how many elements its answer has."""
+        """Return the number of elements in the answer."""
         return 1 + sum(1 + len(each.topics) + len(each.assigned) + len(each.target) for each in self.members)
 
     def whole(self) -> wire.DescribedConsumerGroup:
-        """Return the group with its members."""
+        """Return the group with complete members."""
         return replace(self.group, members=tuple(each.whole() for each in self.members))
 
 

@@ -1,15 +1,15 @@
-"""SaslHandshake (17), SaslAuthenticate (36): how a client signs in (PLAIN, SCRAM), and how a wrong password
-is answered.
+"""SaslHandshake (17), SaslAuthenticate (36): a client's sign-in (PLAIN, SCRAM), and the answer to a wrong
+password.
 
     SaslHandshake ─► mechanism ─► SaslAuthenticate, once or twice ─► Connection.principal
-                                                    └─► the wrong password: soon an error, and the end
+                                                    └─► wrong password: an error shortly after, and the end
 
-A name that no user has, or a disabled one, is answered as one with another password is, with a salt that is
-the same each time (RFC 5802, section 9, as PostgreSQL's servers do), and as soon: keys are derived
-once the client has sent its proof, which is refused at a fixed time. Nobody learns which names there are.
+User names cannot be probed. An unknown or disabled user gets the same answer as a wrong password, with a salt
+that is the same each time (RFC 5802, section 9; PostgreSQL's servers do so), and in the same time: keys are
+derived only after the client has sent its proof, and a refusal is sent at a fixed time.
 
-The users are those of RocketMQ's clients (`auth/users.py`). PLAIN sends the password itself, so it is there
-only where all connections are encrypted. Upstream: SaslServerAuthenticator.java.
+The users are those of RocketMQ's clients (`auth/users.py`). PLAIN sends the password itself, so it is offered
+only if all connections are encrypted. Upstream: SaslServerAuthenticator.java.
 """
 
 import contextlib
@@ -42,33 +42,33 @@ log = get_logger(__name__)
 
 PLAIN: Final = "PLAIN"
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-#: Ours: of a client that has not signed in; the longest name and password (`auth.users`) have 5 KB.
+#: Ours: a request of a client that has not signed in; the longest name and password (`auth.users`) have 5 KB.
 UNKNOWN_FRAME_BYTES_MAX: Final = 8 * 1024
-#: Ours: a name of 255 characters, escaped, and a nonce. To prepare 16 KiB (RFC 4013) takes scramp a second.
+#: Ours: a name of 255 characters, escaped, and a nonce. scramp needs a second to prepare 16 KiB (RFC 4013).
 SCRAM_BYTES_MAX: Final = 1024
 #: RFC 5802, section 7: client-first-message, without channel binding.
 _FIRST: Final = re.compile(r"([ny],(?:a=[^,]*)?,n=)([^,]*)(,r=[^,]+)")
-#: In place of a name that no user has, which is not even prepared.
+#: Replaces the client's name in its first message, so that the name is not prepared.
 _NOBODY: Final = "nobody"
-#: As long as those of scramp.
+#: The length of scramp's salts.
 _SALT_BYTES: Final = 32
-#: Kafka's connection.failed.authentication.delay.ms: who guesses passwords takes no time from others.
+#: Kafka's connection.failed.authentication.delay.ms, which slows down guessing without cost for others.
 REFUSAL_MS: Final = 100
-#: What a client may request before it has signed in.
+#: Requests that a client may make before it has signed in.
 BEFORE: Final = (wire.ApiVersionsRequest, wire.SaslHandshakeRequest, wire.SaslAuthenticateRequest)
 #: RFC 7677, section 4; it takes 2 ms, once for each user and mechanism.
 ITERATIONS: Final = 4_096
 
 
 class _Refused(Exception):
-    """A client has not proven who it is."""
+    """A client's sign-in has failed."""
 
 
 @dataclass(slots=True)
 class _SignIn:
-    """A client's attempt. claimed: whom it names. is_refused: it is about to be ended.
+    """A client's attempt. claimed: the user that it names. is_refused: the connection will end.
 
-    first, nonce: of SCRAM, the client's first message, and the server's nonce in the answer.
+    first, nonce: SCRAM's first message of the client, and the server's nonce in the answer.
     """
 
     mechanism: str
@@ -79,9 +79,9 @@ class _SignIn:
 
 
 class Sasl:
-    """Signs clients in. access: None: nobody can. has_plain: all is encrypted, passwords too.
+    """Signs clients in. access: None if there is no access control. has_plain: all connections are encrypted.
 
-    is_voluntary: clients that do not sign in are served, as in a dry run. signed_in: called when one has.
+    is_voluntary: serve clients that have not signed in, for a dry run. signed_in: called after each sign-in.
     """
 
     def __init__(
@@ -110,27 +110,25 @@ class Sasl:
         self._warn = BoundedLog(log.warning, kernel.clock.monotonic_ms)
         self._mechanisms = (*SCRAM, PLAIN) if has_plain else SCRAM
         self._under_way: dict[Connection, _SignIn] = {}
-        #: What SCRAM knows of users' passwords, by name and mechanism; with the passwords that it is of.
+        #: SCRAM's keys by user name and mechanism: the passwords from which they were made, and the keys.
         self._keys: dict[tuple[str, str], tuple[tuple[bytes, ...], Sequence[tuple[bytes, Any]]]] = {}
         self._keys_of_nobody: dict[str, Any] = {}
 
     def is_too_large(self, connection: Connection, size: int) -> bool:
-        """Return whether a request is larger than one of a client that has not signed in may be."""
+        """Return whether a request is too large for a client that has not signed in."""
         must_sign_in = self._access is not None and not self._is_voluntary
         is_unknown = must_sign_in and connection.principal is ANONYMOUS
         return is_unknown and size > UNKNOWN_FRAME_BYTES_MAX
 
     def why_not_decoded(self, connection: Connection, frame: bytes) -> str | None:
-        """Return why a request is not even decoded: its client has not signed in, and it is none of those
-        that come before that.
-        """
+        """Return the reason if a request must not be decoded: its client has to sign in first."""
         if connection.principal is not ANONYMOUS:
             return None
         api = APIS.get(int.from_bytes(frame[:2], signed=True))
         return self.why_not(connection, api.request) if api is not None else None
 
     def why_not(self, connection: Connection, request: type) -> str | None:
-        """Return why a request is not served: its client has not signed in, or its user may not any more."""
+        """Return the reason if a request is not served: no sign-in, or a user who is no longer valid."""
         access = self._access
         if access is None:
             return None
@@ -152,7 +150,7 @@ class Sasl:
 
     @serves(wire.SaslHandshakeRequest)
     def handshake(self, request: wire.SaslHandshakeRequest, slot: Slot) -> None:
-        """17: begin to sign in by a mechanism."""
+        """17: begin a sign-in by a mechanism."""
         connection = slot.connection
         attempt = self._under_way.get(connection)
         is_refused = attempt is not None and attempt.is_refused
@@ -163,7 +161,7 @@ class Sasl:
             slot.answer(wire.SaslHandshakeResponse(error_code=code, mechanisms=self._mechanisms))
         else:
             if connection not in self._under_way:
-                # However much waits: it is one for each connection that has not signed in.
+                # Without a check for room: there is one for each connection that has not signed in.
                 self._purgatory.park(Parked(connection), unlink=self._ended)
             self._under_way[connection] = _SignIn(request.mechanism)
             slot.answer(wire.SaslHandshakeResponse(mechanisms=self._mechanisms))
@@ -210,7 +208,7 @@ class Sasl:
             acts_as, _, rest = text.partition("\0")
             name, _, password = rest.partition("\0")
             attempt.claimed = name
-            if acts_as not in ("", name):  # As Kafka's brokers.
+            if acts_as not in ("", name):  # As at Kafka's brokers.
                 raise _Refused
             try:
                 return b"", self._access.by_password(connection, name, password)
@@ -245,7 +243,7 @@ class Sasl:
         raise _Refused
 
     def _server_of_nobody(self, mechanism: Any, name: str) -> "ScramServer":
-        """Return a server of SCRAM that answers a client's first message, whoever has the name or nobody."""
+        """Return a SCRAM server that answers a client's first message, whether the name exists or not."""
         keys = self._keys_of_nobody.get(mechanism.name)
         if keys is None:
             keys = mechanism.make_auth_info(self._secret.decode(), iteration_count=ITERATIONS)
@@ -254,14 +252,14 @@ class Sasl:
         return mechanism.make_server(lambda _: (salt, *keys[1:]))
 
     def _salt(self, mechanism: Any, name: str) -> bytes:
-        """Return the salt of a name, that of a user or not; the next start has others."""
+        """Return the salt of a name, whether it exists or not; it changes with each start."""
         data = f"{mechanism.name} {name}".encode(errors="surrogatepass")
         return hmac.digest(self._secret, data, "sha256")[:_SALT_BYTES]
 
     def _keys_of(self, mechanism: Any, user: User) -> Sequence[tuple[bytes, Any]]:
-        """Return what SCRAM knows of a user's passwords, each with its password; they have the same salt.
+        """Return a user's passwords with their SCRAM keys, which share a salt.
 
-        There is nothing for a password that SCRAM forbids (RFC 4013: an emoji); the other one stays valid.
+        A password that SCRAM forbids (RFC 4013, for example an emoji) is left out; the other one stays valid.
         """
         from scramp import ScramException
 

@@ -1,13 +1,13 @@
 """CreateTopics (19), DeleteTopics (20), DeleteRecords (21), CreatePartitions (37), DescribeConfigs (32),
-AlterConfigs (33, 44): which changes and settings are refused.
+AlterConfigs (33, 44): changes of topics, and the settings that are refused.
 
     topics      CreateTopics (19), DeleteTopics (20), CreatePartitions (37)
     records     DeleteRecords (21)
     settings    DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44)
 
-A setting that would be a silent lie is refused: the store keeps all topics for the same time, and compacts
-none. No topic has settings of its own: a change of one is refused, unless it sets what every topic has.
-`queue.type` is RocketMQ's attribute: with BatchCQ, what Kafka's clients produce is stored as it is.
+A setting without effect is refused rather than accepted silently: the store keeps all topics for the same
+time, and compacts none. Topics have no settings of their own, so a change is refused unless it sets the value
+that every topic has. `queue.type` is RocketMQ's attribute: with BatchCQ, record batches are stored unchanged.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,10 +47,9 @@ from libramq.wire.kafka.schema import Message, by_topic, partitions_of
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What every topic has, whether it is asked for or not; other values of these, and other settings, are
-#: refused.
+#: The settings of every topic; other values, and other settings, are refused.
 ALWAYS: Final = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
-#: Ours: settings of a resource; Kafka's topics have some forty, its brokers some three hundred.
+#: Ours: settings of a resource; Kafka's topics have about forty, its brokers about three hundred.
 SETTINGS_MAX: Final = 1_000
 _REPLICATION_FACTOR: Final = 1
 _DEFAULT: Final = -1
@@ -90,7 +89,7 @@ class TopicRequests:
         change: Callable[[T, Callable[[R], None]], None],
         respond: Callable[[list[R]], Message],
     ) -> None:
-        """Change topics, as the other brokers know them now, and answer with what becomes of each."""
+        """Refresh the topics known to other brokers, make the changes, and answer with their results."""
 
         def answer(results: list[R]) -> None:
             slot.answer_with(lambda: respond(results), len(results))
@@ -107,7 +106,7 @@ class TopicRequests:
 
     @serves(wire.CreateTopicsRequest)
     def create(self, request: wire.CreateTopicsRequest, slot: Slot) -> None:
-        """Create topics; those that are refused leave the others alone."""
+        """Create topics; a refused one does not affect the others."""
         create = partial(self._create, slot.principal, validate_only=request.validate_only)
         self._change_each(
             slot, request.topics, create, lambda created: wire.CreateTopicsResponse(topics=tuple(created))
@@ -146,7 +145,7 @@ class TopicRequests:
         if validate_only:
             put(answer)
             return
-        # Whichever brokers get one queue more: others for each topic.
+        # The order depends on the topic, so that the brokers with one queue more differ.
         live = sorted(self._nodes.live(), key=lambda each: crc32(f"{name} {each}".encode()))
         shares = {each: count for each, count in spread(queues, dict.fromkeys(live, 0)).items() if count}
         runs = tuple(Run(each, count) for each, count in shares.items())
@@ -156,7 +155,7 @@ class TopicRequests:
         self._cluster_topics.change(name, shares, numbering, created, attributes=attributes)
 
     def _queues(self, wanted: wire.CreatableTopic) -> int:
-        """Return the number of partitions; raises Refused for what cannot be had."""
+        """Return the number of partitions; raises Refused for unsupported options."""
         if wanted.assignments:
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas cannot be assigned to brokers")
         if wanted.replication_factor not in (_DEFAULT, _REPLICATION_FACTOR):
@@ -205,7 +204,7 @@ class TopicRequests:
 
     @serves(wire.DescribeConfigsRequest)
     def describe(self, request: wire.DescribeConfigsRequest, slot: Slot) -> None:
-        """Describe topics and this broker, with the settings that mean something here."""
+        """Describe topics and this broker, with the settings that have an effect here."""
         wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
         slot.answer_each(
             list(wanted.values()),
@@ -266,7 +265,7 @@ class TopicRequests:
         require_permission(self._authorizer, Manage(principal, action, (topic(name),)))
 
     def _require_topic(self, principal: Principal, action: Action, name: str) -> None:
-        """Require that a topic exists, and that the principal may do this to it."""
+        """Require that a topic exists, and that the principal may perform this action on it."""
         self._require(principal, action, name)
         if not self._kafka_nodes.partitions(name):
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
@@ -279,7 +278,7 @@ class TopicRequests:
 
     @serves(wire.CreatePartitionsRequest)
     def create_partitions(self, request: wire.CreatePartitionsRequest, slot: Slot) -> None:
-        """Add partitions to topics; those that are refused leave the others alone."""
+        """Add partitions to topics; a refused topic does not affect the others."""
         grow = partial(self._grow, slot.principal, validate_only=request.validate_only)
         self._change_each(
             slot, request.topics, grow, lambda results: wire.CreatePartitionsResponse(results=tuple(results))
@@ -317,7 +316,7 @@ class TopicRequests:
         self._cluster_topics.change(wanted.name, more, numbering, grown)
 
     def _outcome(self, kind: Kind, principal: Principal, api: str, name: str, change: TopicChange) -> _Result:
-        """Record a change that was made, even if only by some brokers; return what is answered about it."""
+        """Audit a change that at least some brokers have made; return the answer about it."""
         result = (
             (code_of(change.failures[0]), "; ".join(map(str, change.failures))) if change.failures else _DONE
         )
@@ -339,7 +338,7 @@ class TopicRequests:
 
     @serves(wire.AlterConfigsRequest)
     def alter(self, request: wire.AlterConfigsRequest, slot: Slot) -> None:
-        """Refuse settings."""
+        """Refuse settings, except those that every topic has."""
 
         def alter(each: wire.AlteredResource[wire.WantedSetting]) -> wire.AlterConfigsResourceResponse:
             refused = (setting for setting in each.configs if not _is_always(setting))
@@ -351,7 +350,7 @@ class TopicRequests:
 
     @serves(wire.IncrementalAlterConfigsRequest)
     def alter_some(self, request: wire.IncrementalAlterConfigsRequest, slot: Slot) -> None:
-        """Refuse changes of settings."""
+        """Refuse changes of settings, except to the values that every topic has."""
 
         def alter(each: wire.AlteredResource[wire.IncrementalConfig]) -> wire.AlterConfigsResourceResponse:
             refused = (
@@ -373,7 +372,7 @@ class TopicRequests:
         refused: Iterable[wire.WantedSetting | wire.IncrementalConfig],
         principal: Principal,
     ) -> wire.AlterConfigsResourceResponse:
-        """Return the answer for a resource. refused: the settings that it cannot have."""
+        """Return the answer for a resource. refused: its unsupported settings."""
         kind, name, count = resource.resource_type, resource.resource_name, len(resource.configs)
         code, message = _DONE
         try:
@@ -400,9 +399,9 @@ class TopicRequests:
 
     @serves(wire.DeleteRecordsRequest)
     def delete_records(self, request: wire.DeleteRecordsRequest, slot: Slot) -> None:
-        """Have partitions begin later; a thread reads what is not in memory.
+        """Raise the first offsets of partitions; a thread reads from the disk.
 
-        As in Kafka, a power cut at once may bring the records back: the next flush has the beginnings.
+        As in Kafka, a power cut may bring the records back: the new first offsets are flushed a little later.
         """
         wanted = partitions_of(request.topics)
 
@@ -454,5 +453,5 @@ class TopicRequests:
 
 
 def _is_always(setting: wire.WantedSetting | wire.IncrementalConfig) -> bool:
-    """Return whether a setting has the value that it has in every topic."""
+    """Return whether a setting has the value of every topic."""
     return ALWAYS.get(setting.name) == setting.value

@@ -1,11 +1,11 @@
 """InitProducerId (22): producers' ids, and how the sequences of idempotent producers survive a restart.
 
     the log                                       each record has its batch's numbers
-    config/kafkaProducers.json, every 5 s         the sequences, and the log's end when they were taken
+    config/kafkaProducers.json, every 5 s         the sequences, and the log's end at that time
 
-At a start the log is read from there on. The file is progress (`broker.files.progress`): it is written once
-the log is on the disk that far, so it never knows a batch that a power cut took. Without a file, as at a
-promoted slave, the log's last part is read.
+At startup the log is read from that position. The file is progress (`broker.files.progress`): it is written
+only after the log is on the disk up to there, so it never contains a batch that a power cut has lost. Without
+a file, as at a promoted slave, the last part of the log is read.
 """
 
 from collections.abc import Sequence
@@ -41,23 +41,23 @@ log = get_logger(__name__)
 
 FILE_NAME: Final = "kafkaProducers.json"
 SAVE_MS: Final = 5_000
-#: Ours: what is read of a log without a file, in about a second.
+#: Ours: bytes of the log that are read without a file, in about a second.
 SCAN_BYTES_MAX: Final = 256 * 1024 * 1024
 _PRODUCER: Final = PRODUCER.encode()
-#: Ids are 62 random bits: they need no memory, and no two brokers give out the same.
+#: Ids are 62 random bits: brokers need not remember them, and no two brokers assign the same.
 _ID_BYTES: Final = 8
 _ID_MAX: Final = (1 << 62) - 1
 
 
 class ProducersFile(Document, frozen=True, kw_only=True):
-    """The content of the file. log_end: records from there on are not in it."""
+    """The content of the file. log_end: later records are not included."""
 
     log_end: int
     entries: Sequence[tuple[Key, Entry]] = ()
 
 
 class Producers:
-    """Gives out producers' ids, and keeps their sequences. directory: of the file."""
+    """Assigns producers' ids and tracks their sequences. directory: that of the file."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Producers:
 
     @serves(InitProducerIdRequest)
     def init(self, request: InitProducerIdRequest, slot: Slot) -> None:
-        """Answer with a new id; nothing is kept of it before its first batch."""
+        """Answer with a new id, which is not stored before its first batch."""
         if request.transactional_id is not None:
             slot.answer(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1))
             return
@@ -96,14 +96,14 @@ class Producers:
         slot.answer(InitProducerIdResponse(producer_id=new_id))
 
     def changed(self) -> None:
-        """Have the file written soon."""
+        """Schedule a write of the file."""
         if self._due.due_ms is None and not self._progress.is_writing:
             self._due.at(self._clock.monotonic_ms() + PROGRESS_MS)
 
     def recover(self) -> None:
-        """Find out what was stored before; waits for the disk, and may be called in a thread.
+        """Recover the sequences from the file and the log; waits for the disk, and may run on a thread.
 
-        Without a file that can be read it is the log's last part that counts.
+        Without a readable file, the last part of the log is read.
         """
         end = self._store.end
         saved = self._file.load_cache(ProducersFile, otherwise="the log's last part is read")
@@ -114,7 +114,7 @@ class Producers:
         while start < end:
             try:
                 start = self._read(start, end)
-            except FileRemoved:  # Those that follow are read.
+            except FileRemoved:  # Continue with the following files.
                 continue
             except StoreCorrupt as damaged:
                 log.error("retries of Kafka's producers may be stored twice", reason=str(damaged))
@@ -124,7 +124,7 @@ class Producers:
         """Read the log; return where it ends."""
         directory = self._store.config.commit_log_directory
         with closing(ReadOnlyFiles(self._filesystem, directory)) as files:
-            # `protected`: it begins amid a record, perhaps, and continues behind damage.
+            # `protected`: the scan may begin in the middle of a record, and continues after damage.
             for found in LogScan(files, max(start, files.min_offset), protected=end):
                 if isinstance(found, RecordHead):
                     if found.physical_offset >= end:

@@ -1,8 +1,8 @@
-"""ConsumerGroupHeartbeat (68): requests of KIP-848's members: which are invalid, when each is answered, and
-how soon the next one is to come; the decisions are in `groups.modern`.
+"""ConsumerGroupHeartbeat (68): requests of KIP-848's members: validation, the time of each answer, and the
+interval to the next heartbeat; the decisions are in `groups.modern`.
 
-heartbeat ─► ModernGroup ─► news for its member?      answered
-                         └─► none                       held until there is, or a while later
+heartbeat ─► ModernGroup ─► news for its member       answered
+                         └─► none                       held until there is news, or for a while
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,9 +50,9 @@ from libramq.wire.kafka.error_code import ErrorCode
 
 log = get_logger(__name__)
 
-#: Ours; group.consumer.heartbeat.interval.ms is 5 s.
+#: Ours: the heartbeat interval; group.consumer.heartbeat.interval.ms is 5 s.
 HEARTBEAT_MS: Final = 1_500
-#: Ours: of members that wait for partitions of others.
+#: Ours: the heartbeat interval of members that wait for others' partitions.
 WAITING_HEARTBEAT_MS: Final = 200
 
 
@@ -76,19 +76,19 @@ class ModernGroups(GroupRequests[ModernGroup]):
         super().__init__(groups, groups.modern, records, rebalances, kernel, grace_ms)
         self._ids = ids
         self._secret_bits = secret_bits
-        #: The last heartbeat of each member: an older one brings it no news.
+        #: The last heartbeat of each member; older ones are answered without news.
         self._last: dict[str, dict[str, Beat]] = {}
-        #: The versions of groups whose held heartbeats were looked at.
+        #: The version of each group at which its held heartbeats were last checked.
         self._looked_at: dict[str, int] = {}
         self._patterns = TopicPatterns(kernel, groups.nodes, self._uses, self._fit)
-        for name, group in self._records.restored(self._clock.monotonic_ms()):  # From before a restart.
+        for name, group in self._records.restored(self._clock.monotonic_ms()):  # After a restart.
             self._records.silent.add(name)
             self._continue(name, group)
         self.moved()
 
     @serves(wire.ConsumerGroupHeartbeatRequest)
     def beat(self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot) -> None:
-        """A member joins, is alive, has revoked, or leaves."""
+        """Handle a heartbeat: a member joins, is alive, has revoked partitions, or leaves."""
         code, remark = self._refusal(request, slot)
         if code is not None:
             slot.answer(wire.ConsumerGroupHeartbeatResponse(error_code=code, error_message=remark))
@@ -97,7 +97,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         is_join, has_topics = request.member_epoch == JOINS, _names_topics(request)
         group = self.groups.get_or_create(name) if is_join else self.groups.get(name)
         if group is None or (has_topics and not self.groups.has_room_in(name)):
-            is_short = is_join or group is not None  # Where memory is short, clients try again.
+            is_short = is_join or group is not None  # If memory is short, clients retry.
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_short else ErrorCode.UNKNOWN_MEMBER_ID
             slot.answer(wire.ConsumerGroupHeartbeatResponse(error_code=code))
             return
@@ -114,9 +114,9 @@ class ModernGroups(GroupRequests[ModernGroup]):
             last = self._last.setdefault(name, {})
             last[beat.member_id] = held
             if len(last) > len(group.members):
-                self._forget_gone(name, group, list(last))  # A static member is back under another id.
+                self._forget_gone(name, group, list(last))  # A static member is back with a new id.
             pattern = group.members[beat.member_id].pattern
-            # An earlier release may have accepted what is refused now: its topics stay.
+            # An earlier release may have accepted a pattern that is refused now; its topics stay.
             if pattern and self._pattern_refusal(pattern, name)[0] is None:
                 self._patterns.use(pattern, name, slot.principal, is_known=pattern in group.fitting)
             self.presence.seen(slot.connection, (name, beat.member_id))
@@ -133,7 +133,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
             self.held_heartbeats.hold(slot, name, held, now_ms + MODERN_HOLD_MS)
 
     def _heartbeat(self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot) -> Heartbeat:
-        """Return a request as the group sees it; a member without an id gets one."""
+        """Convert a request for the group; a member without an id gets one."""
         owned = _owned(request.topic_partitions, self._ids)
         topics = request.subscribed_topic_names
         has_all = request.rebalance_timeout_ms >= 0 and _names_topics(request)
@@ -155,7 +155,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
     def _refusal(
         self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot
     ) -> tuple[ErrorCode | None, str | None]:
-        """Return why a heartbeat is refused whatever the state of its group, if so."""
+        """Return the error and remark if a heartbeat is refused independently of its group's state."""
         name = request.group_id
         code = self._all.member_refusal(name, slot.principal)
         if code is not None:
@@ -178,11 +178,11 @@ class ModernGroups(GroupRequests[ModernGroup]):
         return self._pattern_refusal(pattern, name) if pattern else (None, None)
 
     def _pattern_refusal(self, pattern: str, name: str) -> tuple[ErrorCode | None, str | None]:
-        """Return why a group cannot use a pattern, if so."""
+        """Return the error and remark if a group cannot use a pattern."""
         try:
             self._patterns.require(pattern, name)
         except TooManyPatterns:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # Clients try again.
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # Clients retry.
         except InvalidPattern as invalid:
             return ErrorCode.INVALID_REGULAR_EXPRESSION, f"{invalid} (patterns are RE2's)"
         return None, None
@@ -192,7 +192,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         return group is not None and group.uses(pattern)
 
     def _fit(self, name: str, pattern: str, topics: frozenset[str], principal: Principal) -> None:
-        """Have a group's members read the topics that fit their pattern now, if the principal may."""
+        """Subscribe a group's members to topics that match their pattern, if the principal may read them."""
         group = self.groups.get(name)
         if group is not None and group.uses(pattern):
             allowed = frozenset(each for each in topics if self._all.may_read(name, each, principal))
@@ -211,7 +211,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         self._send_recorded(name, slot, left, is_recorded=self._records.note(name, group))
 
     def _leave(self, name: str, members: Sequence[wire.LeavingMember]) -> Sequence[Refusal]:
-        """Remove members, named by their ids or instances, as tools do."""
+        """Remove members by their ids or instances, as tools do."""
         group = self.groups.get(name)
         if group is None:
             return [Refusal.UNKNOWN_MEMBER] * len(members)
@@ -222,7 +222,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         return refusals
 
     def offsets_refusal(self, name: str, member_id: str, epoch: int) -> ErrorCode | None:
-        """Return why a member may not use the group's offsets, if so; None if there is no such group."""
+        """Return the error if a member may not use the group's offsets; None if there is no such group."""
         group = self.groups.get(name)
         code = GROUP_CODES[group.may_use_offsets(member_id, epoch)] if group is not None else ErrorCode.NONE
         return None if code is ErrorCode.NONE else code
@@ -230,7 +230,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
     # Connections, and other coordinators.
 
     def _is_elsewhere(self, name: str) -> bool:
-        # Where there are other brokers, one of them had those of our records after us.
+        # If there are other brokers, one of them took over the groups in our records.
         is_outdated = not self._nodes.view.is_alone and name in self._records.silent
         return is_outdated or self._nodes.is_elsewhere(name)
 
@@ -250,7 +250,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
     ) -> bool:
         return group.lost(member_id, until_ms)
 
-    # What follows.
+    # After each change.
 
     def _finish(self, name: str, answers: Iterable[Answer] = ()) -> None:
         group = self.groups.get(name)
@@ -275,7 +275,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
     def _assigned(
         self, name: str, group: ModernGroup, work: AssignorWork, made: dict[str, Partitions] | Exception
     ) -> None:
-        """Take a large assignment from its thread; where it failed all keep what they had."""
+        """Take a large assignment from its thread; if that failed, all members keep their partitions."""
         if isinstance(made, Exception):
             log.error("partitions could not be assigned", group=name, exc_info=made)
         target = work.before if isinstance(made, Exception) else made
@@ -295,7 +295,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
                 self._forget(name, member_id)
 
     def _forget(self, name: str, member_id: str) -> None:
-        """Forget the connection and the last heartbeat of a member that is gone."""
+        """Forget a departed member's connection and last heartbeat."""
         self.presence.left((name, member_id))
         self._last.get(name, {}).pop(member_id, None)
 
@@ -330,9 +330,9 @@ class ModernGroups(GroupRequests[ModernGroup]):
         *,
         is_recorded: bool,
     ) -> None:
-        """Answer once what the answer says is as durable as the broker's flush promises.
+        """Answer once the recorded state is as durable as the broker's flush setting promises.
 
-        Otherwise clients try again; member: it is sent its assignment then.
+        On failure the client retries; member: gets its assignment then.
         """
 
         def send(is_synced: bool) -> None:
@@ -340,14 +340,14 @@ class ModernGroups(GroupRequests[ModernGroup]):
                 slot.answer(found)
                 return
             if member is not None:
-                member.sent = None  # It has heard of nothing.
+                member.sent = None  # The member has received nothing.
             slot.answer(wire.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
         self._records.when_recorded(name, slot.guarded(send))
 
 
 def _names_topics(request: wire.ConsumerGroupHeartbeatRequest) -> bool:
-    """Return whether a member says what it subscribes to."""
+    """Return whether a heartbeat contains a subscription."""
     return request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
 
 
@@ -361,7 +361,7 @@ def _owned(named: Iterable[wire.TopicPartitions] | None, ids: TopicIds) -> Parti
 
 
 def _what_is_invalid(request: wire.ConsumerGroupHeartbeatRequest, version: int) -> str | None:
-    """Return what is wrong with a request, if something is.
+    """Return the reason if a request is invalid.
 
     Upstream: GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid.
     """
@@ -392,7 +392,7 @@ def _what_is_invalid(request: wire.ConsumerGroupHeartbeatRequest, version: int) 
 def _response(
     member_id: str, epoch: int, assigned: Partitions | None = None, *, is_waiting: bool = False
 ) -> wire.ConsumerGroupHeartbeatResponse:
-    """Return the answer to a heartbeat. assigned: None where the member knows it."""
+    """Return the answer to a heartbeat. assigned: None if the member knows its assignment."""
     assignment = None
     if assigned is not None:
         topics: dict[str, list[int]] = {}

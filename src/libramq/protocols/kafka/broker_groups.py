@@ -1,9 +1,9 @@
-"""The groups of this broker as Kafka's requests see them: when a request about one is refused (coordinated
-elsewhere, loading, RocketMQ's members).
+"""This broker's groups as Kafka's requests see them, and the refusals of requests (coordinated elsewhere,
+loading, RocketMQ's members).
 
 classic      groups of the classic protocol      JoinGroup, SyncGroup
-modern       groups of KIP-848's                 ConsumerGroupHeartbeat
-table        all that the broker knows, those without members and those of RocketMQ's members included
+modern       groups of KIP-848                   ConsumerGroupHeartbeat
+table        all groups of the broker, including those without members and those with RocketMQ's members
 """
 
 from contextlib import suppress
@@ -25,7 +25,7 @@ from libramq.message import names
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.error_code import ErrorCode
 
-#: Whose protocol uses a group, for tools.
+#: The name of the protocol, for tools.
 PROTOCOL: Final = "Kafka"
 
 #: A group of either protocol.
@@ -33,9 +33,9 @@ G = TypeVar("G", ClassicGroup, ModernGroup)
 
 
 class BrokerGroups:
-    """The groups, and why a request about one is refused.
+    """The groups, and the refusals of requests about them.
 
-    nodes: the brokers that coordinate them. load: until its end, others may hand groups over.
+    nodes: the brokers that coordinate them. load: until it ends, other brokers may hand groups over.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class BrokerGroups:
         self._load = load
 
     def names(self) -> set[str]:
-        """Return the names of the groups that clients see."""
+        """Return the names of the groups visible to clients."""
         known = (name for name in self.table.names() if name not in names.SYSTEM_GROUPS)
         return {*known, *self.classic.names(), *self.modern.names()}
 
     def exists(self, name: str) -> bool:
-        """Return whether clients see a group of that name."""
+        """Return whether a group of this name is visible to clients."""
         return (
             self.classic.get(name) is not None
             or self.modern.get(name) is not None
@@ -70,32 +70,32 @@ class BrokerGroups:
         )
 
     def has_foreign_members(self, name: str) -> bool:
-        """Return whether a group has members of RocketMQ's protocol: they divide queues by other rules."""
+        """Return whether a group has members of RocketMQ's protocol, which assign queues differently."""
         return self.coordination.has_clients(name)
 
     def has_members(self, name: str) -> bool:
-        """Return whether a group has members, of whichever protocol."""
+        """Return whether a group has members of any protocol."""
         is_known = self.classic.get(name) is not None or self.modern.get(name) is not None
         return is_known or self.has_foreign_members(name)
 
-    # Why requests are refused.
+    # Refusals of requests.
 
     def refusal(self, name: str, principal: Principal) -> ErrorCode | None:
-        """Return why a group's requests are refused, if so."""
+        """Return the error if requests of a group are refused."""
         if not names.is_valid_group(name):
             return ErrorCode.INVALID_GROUP_ID
         is_allowed = is_permitted(self._authorizer, Consume(principal, name))
         return None if is_allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
 
     def member_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
-        """Return why requests to a group's coordinator are refused, if so."""
+        """Return the error if requests to a group's coordinator are refused."""
         refusal = self.refusal(name, principal) or self.nodes.coordinator_refusal(name)
-        # After a start its members may be handed over in a moment.
+        # After a start, another broker may be about to hand the members over.
         is_missing = self._load.is_under_way and not self.has_members(name)
         return refusal or (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_missing else None)
 
     def delete_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
-        """Return why nothing of a group may be deleted, if so."""
+        """Return the error if a group, or its offsets, may not be deleted."""
         refusal = self.member_refusal(name, principal)
         if refusal is not None:
             return refusal
@@ -118,12 +118,12 @@ class BrokerGroups:
     # A group's entry in the broker's table.
 
     def take(self, name: str) -> None:
-        """Keep a group for Kafka's members."""
+        """Reserve a group for Kafka's members."""
         self.table.take(name, f"{PROTOCOL}'s")
 
     def keep(self, name: str, wall_ms: WallMs) -> None:
-        """Give a group the retry topic by which tools find groups."""
+        """Create the group's retry topic, by which tools find groups."""
         config = self.table.find(name, wall_ms)
         if config is not None:
-            with suppress(BrokerError):  # Where there are too many topics, the group works without.
+            with suppress(BrokerError):  # With too many topics, the group works without it.
                 self._topics.for_retries(config, wall_ms)

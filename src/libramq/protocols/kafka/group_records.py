@@ -1,12 +1,12 @@
-"""The records of Kafka's groups: what of a group is recorded or sent to its next coordinator before members
-hear of it, and how a group continues from that.
+"""The records of Kafka's groups: the state that is journalled or sent to the next coordinator before members
+are notified, and how a group continues from it.
 
     a classic group has its shares, or lost a member     ─► its state           ─► its next coordinator
     a modern group has changed ─► members, and its epoch ─► the table's journal ─► answer, next coordinator
     a former coordinator's copy                          ─► the group as it continues here
 
-After a restart modern groups continue from their table, if this broker is alone. Where there are others, one
-of them has coordinated the groups since, and hands them over. Epochs go on from the last one in either case.
+After a restart modern groups continue from their table, if this broker is alone. Otherwise another broker has
+coordinated the groups since, and hands them over. Epochs continue from the last one in either case.
 """
 
 from abc import ABC, abstractmethod
@@ -32,7 +32,7 @@ from libramq.protocols.kafka.broker_groups import BrokerGroups, G
 
 log = get_logger(__name__)
 
-#: Ours: deleted groups that are forgotten with each new one, if there are too many, by the same write.
+#: Ours: deleted groups that are forgotten with each new one, in the same write, if there are too many.
 FORGOTTEN_AT_ONCE: Final = 10
 
 
@@ -49,7 +49,7 @@ class GroupRecords(ABC, Generic[G]):
         successors.add(self)
 
     def observe(self, observer: Callable[[], None]) -> None:
-        """Have a function called when `claimed` may yield groups, beside changes of the brokers."""
+        """Register a function to be called when `claimed` may yield groups, besides changes of brokers."""
         self._copies.observe(observer)
 
     def names(self) -> Iterable[str]:
@@ -58,34 +58,34 @@ class GroupRecords(ABC, Generic[G]):
 
     @abstractmethod
     def copy(self, name: str) -> GroupCopy | None:
-        """Return what is passed on of a group; None if there is nothing."""
+        """Return the copy of a group for its next coordinator; None if there is none."""
 
     @abstractmethod
     def claimed(self, now_ms: MonotonicMs) -> Iterator[tuple[str, G]]:
-        """Yield the groups that this broker has to continue; not those that members have begun anew."""
+        """Yield the groups that this broker has to continue, without those that members have restarted."""
 
     @abstractmethod
     def note(self, name: str, group: G) -> bool:
-        """Record what has changed; return whether it could be: otherwise it is tried again."""
+        """Record changes; return whether that succeeded: otherwise it is retried."""
 
     @abstractmethod
     def gone(self, name: str) -> None:
         """Note that a group is forgotten."""
 
     def _may_continue(self, name: str) -> bool:
-        """Return whether a group may continue here: no member has begun it anew, and there is room."""
+        """Return whether a group may continue here: no member has restarted it, and there is room."""
         return not self._all.has_members(name) and self._groups.has_room
 
 
 class ClassicGroupRecords(GroupRecords[ClassicGroup]):
-    """The records of classic groups: once all members have their shares."""
+    """The records of classic groups, whose state is copied once all members have their assignments."""
 
     def __init__(self, groups: BrokerGroups, successors: GroupSuccessors, copies: GroupCopies) -> None:
         super().__init__(groups, groups.classic, successors, copies)
         self._versions: dict[str, int] = {}
 
     def copy(self, name: str) -> GroupCopy | None:
-        """Return what is passed on of a group."""
+        """Return the copy of a group for its next coordinator."""
         group = self._groups.get(name)
         state = classic.saved(group) if group is not None else None
         if group is None or state is None:
@@ -100,19 +100,19 @@ class ClassicGroupRecords(GroupRecords[ClassicGroup]):
         return True
 
     def gone(self, name: str) -> None:
-        """Have its successor forget a group, too."""
+        """Make the group's successor forget it as well."""
         if self._versions.pop(name, None) is not None:
             self.successors.changed(name)
 
     def claimed(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ClassicGroup]]:
-        """Yield the groups that this broker has to continue; not those that members have begun anew."""
+        """Yield the groups that this broker has to continue, without those that members have restarted."""
         for name, state in self._copies.claim_classic().items():
             if self._may_continue(name) and classic.is_sound(state):
                 yield name, classic.restored(state, now_ms)
 
 
 class ModernGroupRecords(GroupRecords[ModernGroup]):
-    """The records of KIP-848's groups: what changed is written before any member hears of it."""
+    """The records of KIP-848's groups: changes are written before any member is notified."""
 
     def __init__(
         self, tables: Tables, groups: BrokerGroups, successors: GroupSuccessors, copies: GroupCopies
@@ -122,16 +122,16 @@ class ModernGroupRecords(GroupRecords[ModernGroup]):
         self._record = tables.modern_groups.put
         self._table: GroupTable = tables.groups
         self._journals = tables.journals
-        #: Groups that were read at the start, and not used since.
+        #: Groups read at startup that have not been used since.
         self._former = {name: each.group for name, each in self._entries.items() if each.group is not None}
         self._count = len(self._former)
-        #: Groups that continue after a restart, and whose members were not heard since.
+        #: Groups that continue after a restart and whose members have sent nothing since.
         self.silent: set[str] = set()
 
-    # What other brokers get, and have had.
+    # Copies to and from other brokers.
 
     def copy(self, name: str) -> GroupCopy | None:
-        """Return what is passed on of a group: nothing of one that another broker has had meanwhile."""
+        """Return the copy of a group; None if another broker may have coordinated it meanwhile."""
         group = self._groups.get(name)
         if group is None or not group.members or name in self.silent:
             return None
@@ -143,7 +143,7 @@ class ModernGroupRecords(GroupRecords[ModernGroup]):
         return GroupCopy(modern=entries, cost_bytes=group.cost_bytes)
 
     def claimed(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ModernGroup]]:
-        """Yield the groups that this broker has to continue; not those that members have begun anew."""
+        """Yield the groups that this broker has to continue, without those that members have restarted."""
         for name, entries in self._copies.claim_modern().items():
             entry = entries.get(name)
             if entry is None or entry.group is None or not self._may_continue(name):
@@ -153,23 +153,23 @@ class ModernGroupRecords(GroupRecords[ModernGroup]):
             state = structs.replace(entry.group, epoch=max(entry.group.epoch, self._epoch(name)))
             yield name, modern.restored(state, members, now_ms)
 
-    # What is written.
+    # The table's journal.
 
     def restored(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ModernGroup]]:
-        """Yield the groups that had members before the restart, as they continue."""
+        """Yield the groups that had members before the restart, ready to continue."""
         for name, members in members_of(self._entries).items():
             saved = self._former.pop(name, None) or SavedGroup(epoch=0)
             yield name, modern.restored(saved, members, now_ms)
 
     def begin(self, name: str, group: ModernGroup) -> None:
-        """Have a group without members go on from its last epoch."""
+        """Continue a group without members from its last epoch."""
         entry = self._entries.get(name)
         if not group.members and not group.epoch and entry is not None and entry.group is not None:
             is_former = self._former.pop(name, None) is not None
             group.epoch = entry.group.epoch + (EPOCHS_AHEAD if is_former else 0)
 
     def note(self, name: str, group: ModernGroup) -> bool:
-        """Record what has changed; return whether it could be: otherwise it is tried again."""
+        """Record changes; return whether that succeeded: otherwise it is retried."""
         if not group.touched and self._epoch(name) == group.epoch:
             return True
         try:
@@ -189,11 +189,11 @@ class ModernGroupRecords(GroupRecords[ModernGroup]):
         return True
 
     def gone(self, name: str) -> None:
-        """Expect no silent members of a group any more."""
+        """Expect no more silent members of a group."""
         self.silent.discard(name)
 
     def when_recorded(self, name: str, then: Callable[[bool], None]) -> None:
-        """Call with True once a group's records are passed on, and as durable as the flush promises."""
+        """Call `then` with True once a group's records are copied, and as durable as the flush promises."""
 
         def synced(is_synced: bool) -> None:
             self.successors.when_held(name, partial(then, is_synced))
@@ -212,7 +212,7 @@ class ModernGroupRecords(GroupRecords[ModernGroup]):
         self._record(key, entry)
 
     def _forget_deleted(self) -> None:
-        """Forget groups that were deleted, whichever protocol's client did it."""
+        """Forget some of the groups that clients of any protocol have deleted."""
         deleted = (each for each in self._entries if SEPARATOR not in each and each not in self._table)
         for name in list(islice(deleted, FORGOTTEN_AT_ONCE)):
             self._put(name, None)

@@ -1,19 +1,18 @@
-"""The requests of Kafka's members, of both kinds of groups: bounds of ids and names; over which connection
-each was last heard from, and how long it may be gone; how long a heartbeat is held for news; when a group is
-recorded.
+"""The requests of Kafka's members, for both kinds of groups: limits on ids and names, members' connections,
+held heartbeats, and the recording of groups.
 
-    request ─► the group ─► its records ─► answers, of this request and of others that waited
-                        └─► its next time becomes a deadline
+    request ─► the group ─► its records ─► answers, to this request and to others that waited
+                        └─► its next deadline
 
-A session ends soon after its connection, unless its client is back over another one. The
-machines are `groups.classic` and `groups.modern`; their requests are in `api11_classic_groups` and
-`api68_modern_groups`.
+A session ends soon after its connection, unless the client returns over another one. The state machines are
+`groups.classic` and `groups.modern`; their requests are in `api11_classic_groups` and `api68_modern_groups`.
 
-So a member hears of a rebalance in a round trip, not at its next heartbeat, 3 to 5 s later. Clients have one
-heartbeat under way, and send none meanwhile. Answers leave in the order of requests: another request of the
-same connection ends the wait, unless the client does not need the order. After an automatic commit it would
-send the next heartbeat up to 3 s later, and hear of a rebalance only then. Clients that send nothing else
-meanwhile are answered at once, and so is every client that is not known to do otherwise (`answers.PATIENT`).
+A heartbeat is held until there is news, so that a member learns of a rebalance within a round trip, not at
+its next heartbeat, 3 to 5 s later. Clients have one heartbeat in flight. Answers are sent in the order of
+requests, so another request on the connection ends the wait, unless the client does not need the order: after
+an automatic commit, its next heartbeat, and the news of a rebalance, would come up to 3 s later. Clients that
+send nothing else meanwhile are answered at once, as are all clients whose behaviour is unknown
+(`answers.PATIENT`).
 """
 
 from abc import ABC, abstractmethod
@@ -46,54 +45,54 @@ from libramq.wire.kafka.error_code import ErrorCode
 log = get_logger(__name__)
 
 #: Characters of an instance's id (JoinGroupRequest.MAX_GROUP_INSTANCE_ID_LENGTH) and, ours, of a client's.
-#: Both are parts of members' ids, which are in the answers to other members, too.
+#: Both are parts of members' ids, which are also sent to other members.
 NAME_CHARACTERS_MAX: Final = 249
-#: Bytes of a member's id that cannot be guessed.
+#: Random bytes in a member's id.
 MEMBER_ID_BYTES: Final = 16
 #: The first version of LeaveGroup that names several members.
 _MEMBERS_FROM: Final = 3
-#: Ours: a classic group's; less than any client's default interval, 3 s, so that none is late for its next
-#: heartbeat.
+#: Ours: how long a classic group's heartbeat is held; less than any client's default interval, 3 s, so that
+#: no client is late for its next heartbeat.
 CLASSIC_HOLD_MS_MAX: Final = 2_800
-#: Ours: a member has several heartbeats in a session.
+#: Ours: a heartbeat is held for at most this fraction of the session.
 HOLDS_PER_SESSION: Final = 3
-#: Ours: a modern group's (KIP-848); for librdkafka a heartbeat fails that takes longer than the interval. A
-#: client that has one under way can neither leave nor change its topics.
+#: Ours: how long a modern group's heartbeat (KIP-848) is held. In librdkafka a heartbeat fails if it takes
+#: longer than the interval, and a client with one in flight can neither leave nor change its topics.
 MODERN_HOLD_MS: Final = 900
-#: Ours: members that one connection speaks for. Clients have one for each group.
+#: Ours: members on one connection. Clients have a connection for each group.
 MEMBERS_PER_CONNECTION_MAX: Final = 100
 
 #: A group, and the id of one of its members.
 Who = tuple[str, str]
-#: A client's name, its host, and its user: nobody is taken for another user's client.
+#: A client's name, host and user; the user keeps clients of different users apart.
 Client = tuple[str, str, str]
 
 
 @dataclass(eq=False, slots=True)
 class _Connection(Parked):
-    """A connection of members; parked, so that its end is noticed."""
+    """A connection with members, parked so that its end is noticed."""
 
     members: dict[Who, None] = field(default_factory=dict)
 
 
 class Presence:
-    """The connections of members. lost: called with the members whose connection ended."""
+    """The connections of members. lost: called with the members of a connection that ended."""
 
     def __init__(self, purgatory: Purgatory, lost: Callable[[Connection, Collection[Who]], None]) -> None:
         self._purgatory = purgatory
         self._lost = lost
         self._connections: dict[Connection, _Connection] = {}
         self._of: dict[Who, _Connection] = {}
-        #: Until when members are awaited, by their client.
+        #: Deadlines of awaited members, by client.
         self._awaited: dict[Client, dict[Who, MonotonicMs]] = {}
-        #: Each is awaited for the same time, so that the first is due first.
+        #: The same deadlines in order: all members are awaited for the same time.
         self._ends: deque[tuple[MonotonicMs, Client, Who]] = deque()
 
     def __len__(self) -> int:
         return len(self._of)
 
     def seen(self, connection: Connection, who: Who) -> None:
-        """Note a sign of life of a member over a connection."""
+        """Note that a member was active on a connection."""
         before = self._of.get(who)
         if before is not None:
             if before.connection is connection:
@@ -118,15 +117,15 @@ class Presence:
             del connection.members[who]
 
     def wait_for(self, who: Who, client: Client, now_ms: MonotonicMs, until_ms: MonotonicMs) -> None:
-        """Await a member's client until then; call in the order of the times."""
+        """Await a member's client until a deadline; deadlines must not decrease from call to call."""
         self._give_up(now_ms)
         self._awaited.setdefault(client, {})[who] = until_ms
         self._ends.append((until_ms, client, who))
 
     def returned(self, client: Client, groups: Collection[str] | None, now_ms: MonotonicMs) -> list[Who]:
-        """Return the members that are awaited, and whose client this may be; they are awaited no more.
+        """Stop awaiting the members that may belong to this client, and return them.
 
-        groups: those that it may be back for; None: any.
+        groups: the groups for which the client may be back; None: any.
         """
         self._give_up(now_ms)
         awaited = self._awaited.get(client, {})
@@ -137,7 +136,7 @@ class Presence:
         return found
 
     def _give_up(self, now_ms: MonotonicMs) -> None:
-        """Await nobody any more whose time is over."""
+        """Stop awaiting members whose deadline has passed."""
         while self._ends and self._ends[0][0] < now_ms:
             until_ms, client, who = self._ends.popleft()
             if self._awaited.get(client, {}).get(who) == until_ms:
@@ -159,7 +158,7 @@ class Presence:
 
 
 class HeldHeartbeat(NamedTuple):
-    """A heartbeat that is not answered yet."""
+    """An unanswered heartbeat."""
 
     slot: Slot
     group: str
@@ -168,7 +167,7 @@ class HeldHeartbeat(NamedTuple):
 
 
 class HeldHeartbeats:
-    """The heartbeats, one of a connection. answer: answers one that is not held any more."""
+    """The held heartbeats, one per connection. answer: answers a heartbeat when its hold ends."""
 
     def __init__(self, deadlines: Deadlines, answer: Callable[[HeldHeartbeat], None]) -> None:
         self._deadlines = deadlines
@@ -180,7 +179,7 @@ class HeldHeartbeats:
         return len(self._held)
 
     def hold(self, slot: Slot, group: str, beat: Beat, until_ms: MonotonicMs) -> None:
-        """Hold a heartbeat; the one before of its connection is answered."""
+        """Hold a heartbeat; answer the previous one of the connection."""
         connection = slot.connection
         self.answer(connection)
         slot.step_aside()
@@ -189,13 +188,13 @@ class HeldHeartbeats:
         self._of_group.setdefault(group, {})[connection] = None
 
     def answer_before_others(self, connection: Connection) -> None:
-        """Answer a connection's heartbeat if the answers behind would have to wait for it."""
+        """Answer a connection's heartbeat if later answers would have to wait for it."""
         held = self._held.get(connection)
         if held is not None and not held.slot.is_apart:
             self.answer(connection)
 
     def answer(self, connection: Connection) -> None:
-        """Answer a connection's heartbeat, if there is one."""
+        """Answer a connection's heartbeat, if any."""
         held = self._held.pop(connection, None)
         if held is None:
             return
@@ -207,7 +206,7 @@ class HeldHeartbeats:
         self._answer(held)
 
     def answer_group(self, group: str, has_news: Callable[[Beat], bool] = lambda _: True) -> None:
-        """Answer the heartbeats of a group's members, or only those that have news."""
+        """Answer the heartbeats of a group's members that have news, by default of all."""
         for connection in list(self._of_group.get(group, ())):
             held = self._held.get(connection)
             if held is not None and has_news(held.beat):
@@ -215,12 +214,13 @@ class HeldHeartbeats:
 
 
 class GroupRequests(ABC, Generic[G]):
-    """The requests of members of one protocol's groups. every: the groups of either; groups: of this one.
+    """The requests of members of one protocol's groups.
 
-    grace_ms: how long members are awaited whose connection has ended; 0: for their sessions.
+    every: the groups of both protocols; groups: those of this one. grace_ms: how long members are awaited
+    after their connection has ended; 0: until their session expires.
     """
 
-    #: What its deadlines are called.
+    #: The name of its deadlines.
     KIND: ClassVar[str]
 
     def __init__(
@@ -247,15 +247,15 @@ class GroupRequests(ABC, Generic[G]):
         every.nodes.view.observe(self.moved)
         records.observe(self.claim)
 
-    # What each protocol does its own way.
+    # Implemented by each protocol.
 
     @abstractmethod
     def _leave(self, name: str, members: Sequence[wire.LeavingMember]) -> Sequence[Refusal]:
-        """Have members leave, or remove them; return what becomes of each."""
+        """Let members leave, or remove them; return the refusal of each."""
 
     @abstractmethod
     def _answer_held(self, held: HeldHeartbeat) -> None:
-        """Answer a heartbeat that is not held any more."""
+        """Answer a heartbeat whose hold has ended."""
 
     @abstractmethod
     def _is_elsewhere(self, name: str) -> bool:
@@ -269,11 +269,11 @@ class GroupRequests(ABC, Generic[G]):
     def _expects(
         self, name: str, group: G, member_id: str, connection: Connection, until_ms: MonotonicMs
     ) -> bool:
-        """Have a group expect a member, whose connection has ended, until then; return whether it does."""
+        """Make a group await a member whose connection has ended until a deadline; return whether it does."""
 
     @abstractmethod
     def _pass(self, name: str, group: G, now_ms: MonotonicMs) -> None:
-        """Do what is due in a group."""
+        """Process a group's due deadlines."""
 
     @abstractmethod
     def _notify(self, name: str, group: G) -> None:
@@ -288,7 +288,7 @@ class GroupRequests(ABC, Generic[G]):
     # Leaving.
 
     def leave(self, request: wire.LeaveGroupRequest, slot: Slot) -> None:
-        """Have members leave, or remove them; of many, some in each turn."""
+        """Let members leave, or remove them; many of them in several turns."""
         is_of_one = slot.version < _MEMBERS_FROM
         members = (wire.LeavingMember(member_id=request.member_id),) if is_of_one else request.members
         refusal = self._all.member_refusal(request.group_id, slot.principal)
@@ -301,7 +301,7 @@ class GroupRequests(ABC, Generic[G]):
             code = left[0].error_code if is_of_one else ErrorCode.NONE
             slot.answer_with(lambda: wire.LeaveGroupResponse(error_code=code, members=left), len(left))
 
-        # A group may have a thousand members, and tools that remove all of them name them together.
+        # A group may have a thousand members, and tools may remove all of them in one request.
         slot.each(list(portions(members)), partial(self._left, request.group_id), answer)
 
     def _left(self, name: str, members: Sequence[wire.LeavingMember]) -> Sequence[wire.LeftMember]:
@@ -317,10 +317,10 @@ class GroupRequests(ABC, Generic[G]):
     # Connections.
 
     def client_arrived(self, slot: Slot, groups: Collection[str] | None) -> None:
-        """Note a client's first request over a connection, that it has signed in, or its question for
-        coordinators of groups.
+        """Note a client's first request on a connection, its sign-in, or its request for the coordinators of
+        groups.
 
-        A member that lost its connection a moment ago, and whose client this may be, has a session again.
+        If a member that has just lost its connection may belong to this client, its session continues.
         """
         client = _client(client_id_of(slot), slot.connection)
         now_ms = self._clock.monotonic_ms()
@@ -332,7 +332,7 @@ class GroupRequests(ABC, Generic[G]):
                 self._finish(name)
 
     def _lost(self, connection: Connection, members: Collection[Who]) -> None:
-        """Expect members back soon whose connection has ended: most such clients are dead."""
+        """Await members whose connection has ended only for a short time: most such clients are dead."""
         if not self._grace_ms:
             return
         now_ms = self._clock.monotonic_ms()
@@ -347,7 +347,7 @@ class GroupRequests(ABC, Generic[G]):
     # Other coordinators.
 
     def moved(self) -> None:
-        """Drop the groups that another broker coordinates now: their members ask for it and join there."""
+        """Drop the groups that another broker coordinates now: their members look it up and join there."""
         for name in self.groups.names():
             group = self.groups.get(name)
             if group is None or not self._is_elsewhere(name):
@@ -359,7 +359,7 @@ class GroupRequests(ABC, Generic[G]):
         self.claim()
 
     def claim(self) -> None:
-        """Continue with groups that other brokers have coordinated, where their members are known."""
+        """Continue groups that other brokers have coordinated, if their members are known."""
         for name, group in self._records.claimed(self._clock.monotonic_ms()):
             log.info("a group of Kafka's clients continues here", group=name, members=len(group.members))
             self._continue(name, group)
@@ -370,10 +370,10 @@ class GroupRequests(ABC, Generic[G]):
         self._rebalances.restored(name, group)
         self._finish(name)
 
-    # What follows a change.
+    # After each change.
 
     def _finish(self, name: str, answers: Iterable[Answer] = ()) -> None:
-        """Record a group, send answers, and set the time of its next step."""
+        """Record a group, send answers, and set its next deadline."""
         group = self.groups.get(name)
         if group is None:
             return
@@ -391,7 +391,7 @@ class GroupRequests(ABC, Generic[G]):
         deadline.at(group.next_due_ms)
 
     def _gone(self, name: str) -> None:
-        """Forget what belongs to a group that is forgotten."""
+        """Clean up after a forgotten group."""
         deadline = self._due.pop(name, None)
         if deadline is not None:
             deadline.cancel()
@@ -405,13 +405,13 @@ class GroupRequests(ABC, Generic[G]):
             return
         due_ms = group.next_due_ms
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
-            # This process stood still, and heartbeats lie unread.
+            # This process was stalled, and heartbeats lie unread.
             group.extend(now_ms - due_ms, now_ms)
         self._pass(name, group, now_ms)
 
 
 def client_id_of(slot: Slot) -> str:
-    """Return the name of a client, as its members have it."""
+    """Return the client name that is part of its members' ids."""
     client_id = (slot.call.client_id if slot.call is not None else None) or "member"
     client_id = client_id[:NAME_CHARACTERS_MAX]
     return client_id if not has_controls(client_id) else "member"

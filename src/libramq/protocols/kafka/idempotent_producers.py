@@ -1,17 +1,17 @@
-"""The sequences of idempotent producers: whether a batch is new, a retry or out of order, the mark by which
-stored messages show it, and how long a producer is remembered.
+"""The sequences of idempotent producers: whether a batch is new, a retry or out of order, the mark on stored
+messages, and how long a producer is remembered.
 
-A producer numbers its records to a partition, from 0 on in each of its epochs. Of each producer and partition
-the last five batches are known:
+A producer numbers its records to a partition, from 0 in each of its epochs. The last five batches of each
+producer and partition are remembered:
 
-    a batch that is one of them     it was sent again: the answer is the offset of the first time
+    a batch that is one of them     a retry: the answer is the original offset
     a batch that follows the last   it is stored
     any other                       OUT_OF_ORDER_SEQUENCE_NUMBER
     a batch of an older epoch       INVALID_PRODUCER_EPOCH
 
-A producer that is not known, or not any more, may begin anywhere. The truth lies in the log: every record has
-its batch's numbers as a property (`mark`). After a kill amid a batch its first records may be there without
-the others; the retry adds those.
+An unknown or forgotten producer may begin anywhere. The log is the source of truth: every record has its
+batch's numbers as a property (`mark`). If the broker is killed while storing a batch, only its first records
+may be stored; the retry adds the others.
 
 Upstream: ProducerStateManager.java, ProducerStateEntry.java, ProducerAppendInfo.java.
 """
@@ -27,25 +27,25 @@ from libramq.wire.kafka.record_batch import InvalidBatch, Stamp
 
 #: ProducerStateEntry.NUM_BATCHES_TO_RETAIN: as many as a producer may have in flight.
 BATCHES_MAX: Final = 5
-#: Ours: producers times partitions; each takes about 1 KB. Those that were not used for longest are dropped.
+#: Ours: producers times partitions, of about 1 KB each. The least recently used are dropped.
 ENTRIES_MAX: Final = 50_000
 #: producer.id.expiration.ms.
 EXPIRATION_MS: Final = 86_400_000
-#: Sequences begin again after 2³¹ - 1.
+#: Sequences wrap around after 2³¹ - 1.
 _SEQUENCES: Final = 1 << 31
 _MARK: Final = re.compile(rb"(\d{1,19}):(\d{1,5}):(\d{1,10}):(\d{1,5}):(\d{1,19})")
 
 
 def mark(stamp: Stamp, offset: int) -> str:
-    """Return what the property of a batch's records says; the first one is stored at this queue offset.
+    """Return the value of the property for a batch whose first record is stored at this queue offset.
 
-    The offset tells a record from its copies, which have the property, too.
+    The offset distinguishes a record from its copies, which also have the property.
     """
     return f"{stamp.producer_id}:{stamp.epoch}:{stamp.first}:{stamp.records}:{offset}"
 
 
 def read_mark(data: bytes) -> tuple[Stamp, int] | None:
-    """Return a record's stamp, and the queue offset of its batch; None if it is none."""
+    """Parse a mark: the stamp and queue offset of the record's batch; None if it is invalid."""
     found = _MARK.fullmatch(data)
     if found is None:
         return None
@@ -54,7 +54,7 @@ def read_mark(data: bytes) -> tuple[Stamp, int] | None:
 
 
 class StoredBatch(NamedTuple):
-    """A batch of so many records. stored: how many of them are; end: where those end in the log."""
+    """A batch. records: their count; stored: the count of stored ones; end: the log offset after those."""
 
     first: int
     records: int
@@ -64,7 +64,7 @@ class StoredBatch(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The batches that a producer stored in a partition: its last batches, the newest last."""
+    """The last batches that a producer stored in a partition, newest last."""
 
     epoch: int
     used_ms: int
@@ -72,7 +72,7 @@ class Entry(NamedTuple):
 
     @property
     def next_sequence(self) -> int:
-        """Return the sequence that the next batch begins with."""
+        """Return the first sequence of the next batch."""
         last = self.batches[-1]
         return (last.first + last.stored) % _SEQUENCES
 
@@ -82,11 +82,11 @@ Key = tuple[int, str, int]
 
 
 class Sequences:
-    """The sequences of all producers. next_offset: of the message that is stored next in a queue."""
+    """The sequences of all producers. next_offset: returns the next offset of a queue."""
 
     def __init__(self, next_offset: Callable[[str, int], int]) -> None:
         self._next_offset = next_offset
-        #: The one that was used last is the last.
+        #: In the order of use, most recent last.
         self._entries: dict[Key, Entry] = {}
         self.version = 0
 
@@ -94,9 +94,9 @@ class Sequences:
         return len(self._entries)
 
     def judge(self, topic: str, queue_id: int, stamp: Stamp) -> StoredBatch | None:
-        """Return a batch's earlier try, of which all or some records are stored; None: it is new.
+        """Return a batch's earlier attempt, which is stored entirely or in part; None if the batch is new.
 
-        Raises InvalidBatch if it may not be stored.
+        Raises InvalidBatch if the batch must not be stored.
         """
         key = (stamp.producer_id, topic, queue_id)
         entry = self._entries.get(key)
@@ -125,7 +125,7 @@ class Sequences:
         return None
 
     def note(self, topic: str, queue_id: int, stamp: Stamp, batch: StoredBatch, wall_ms: int) -> None:
-        """Note a batch that was stored, or the rest of one."""
+        """Note a stored batch, or the rest of one."""
         key = (stamp.producer_id, topic, queue_id)
         entry = self._entries.pop(key, None)
         batches = entry.batches if entry is not None and entry.epoch == stamp.epoch else ()
@@ -147,7 +147,7 @@ class Sequences:
         *,
         count: int = 1,
     ) -> None:
-        """Note a record of so many messages that was found in the log, where later ones follow it."""
+        """Note a record found in the log, in the order of the log. count: its messages."""
         stamp, offset = marked
         index = queue_offset - offset
         if not 0 <= index < stamp.records:  # A copy.
@@ -162,19 +162,19 @@ class Sequences:
         self.note(topic, queue_id, stamp, found, wall_ms)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget what was stored in a deleted topic."""
+        """Forget the batches in a deleted topic."""
         for key in [key for key in self._entries if key[1] == topic]:
             del self._entries[key]
             self.version += 1
 
     def expire(self, wall_ms: WallMs) -> None:
-        """Forget producers that stored nothing for a day."""
+        """Forget producers that have stored nothing for a day."""
         unused_ms = int(wall_ms) - EXPIRATION_MS
         for key, _ in list(takewhile(lambda item: item[1].used_ms <= unused_ms, self._entries.items())):
             del self._entries[key]
 
     def snapshot(self) -> Sequence[tuple[Key, Entry]]:
-        """Return everything; the parts never change."""
+        """Return all entries, which are immutable."""
         return list(self._entries.items())
 
     def restore(self, snapshot: Sequence[tuple[Key, Entry]]) -> None:
@@ -183,7 +183,7 @@ class Sequences:
 
 
 def _completed(last: StoredBatch, found: StoredBatch) -> StoredBatch:
-    """Return a batch with the record found last, which may be of the retry that completes the one before."""
+    """Return a batch including the record found last, which may come from the retry that completes it."""
     done = found.first - last.first
     if (
         done > 0

@@ -1,11 +1,10 @@
-"""The node: the ids by which Kafka's clients know brokers and topics, the partitions of a topic, and who
-leads and coordinates.
+"""The node: ids of brokers and topics for Kafka's clients, a topic's partitions, leaders and coordinators.
 
 broker's name ─► id
-topic's name  ─► id        hashes, so that every broker computes the same without asking
+topic's name  ─► id        hashes, so that all brokers compute the same ids independently
 
-Members of KIP-848's groups know topics by their ids. A topic that is made again under its name has the id it
-had: RocketMQ's topics have no identity but their names.
+Members of KIP-848's groups identify topics by id. A topic that is deleted and created again keeps its id,
+because RocketMQ's topics have no identity but their names.
 """
 
 from collections.abc import Iterable
@@ -20,18 +19,18 @@ from libramq.wire.kafka.apis.metadata import MetadataBroker
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import UUID_BYTES
 
-#: Of a partition whose broker is away.
+#: The leader of a partition whose broker is away.
 NO_LEADER: Final = -1
-#: Ours: Java's clients take the highest ids, 2^31 - 1 - id, for their connections to coordinators.
+#: Ours: the number of ids. Java clients use the highest ones, 2^31 - 1 - id, for connections to coordinators.
 _IDS: Final = 1 << 24
 
 
 class Node:
-    """This broker as Kafka clients see it: its address, and the name of its cluster."""
+    """This broker as Kafka's clients see it: its address and its cluster's name."""
 
     def __init__(self, host: str, port: int, cluster_id: str) -> None:
         self.host = host
-        #: Set again when the server listens, if the system chose it.
+        #: If the system chooses the port, it is set when the server listens.
         self.port = port
         self.cluster_id = cluster_id
 
@@ -39,7 +38,7 @@ class Node:
 class KafkaNodes:
     """The brokers of the cluster by their ids, and the partitions of its topics.
 
-    cluster: the same with brokers by name, and queues; view: who coordinates what.
+    cluster: the same with brokers by name, and queues. view: the coordinators.
     """
 
     def __init__(self, node: Node, nodes: Nodes) -> None:
@@ -59,7 +58,7 @@ class KafkaNodes:
         return _ids(tuple(sorted(names)))[broker_name]
 
     def live(self) -> dict[str, MetadataBroker]:
-        """Return the brokers that serve Kafka's clients now, by name."""
+        """Return the brokers that currently serve Kafka's clients, by name."""
         found = {}
         for name, (host, port) in self._nodes.live().items():
             if name == self._nodes.broker_name:
@@ -68,9 +67,9 @@ class KafkaNodes:
         return found
 
     def coordinator(self, group: str) -> MetadataBroker | None:
-        """Return the broker that coordinates a group; None while it is unknown, or serves no such clients.
+        """Return the broker that coordinates a group; None while it is unknown or serves no Kafka clients.
 
-        One that cannot be reached from here has been killed, perhaps: its successor is known in a moment.
+        An unreachable one is not returned: it may have been killed, and its successor is known in a moment.
         """
         name = self.view.coordinator_of(group)
         return self.live().get(name) if name is not None and self._nodes.is_linked(name) else None
@@ -84,7 +83,7 @@ class KafkaNodes:
         return queue.broker_name == self._nodes.broker_name
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has; 0 if there is no such topic."""
+        """Return the number of a topic's partitions; 0 if there is no such topic."""
         return self._nodes.numbering(topic).size if is_visible(topic) else 0
 
     def is_coordinator(self, group: str) -> bool:
@@ -96,13 +95,13 @@ class KafkaNodes:
         return self.view.coordinator_of(group) not in (None, self._nodes.broker_name)
 
     def coordinator_refusal(self, group: str) -> ErrorCode | None:
-        """Return why requests to a group's coordinator are refused here, if so."""
+        """Return the error if requests to a group's coordinator are refused here."""
         if not self.view.is_known:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients try again here.
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients retry here.
         return None if self.is_coordinator(group) else ErrorCode.NOT_COORDINATOR
 
     def queue(self, topic: str, partition: int) -> int | ErrorCode:
-        """Return the queue of a partition at this broker, or why it is not here."""
+        """Return the queue of a partition at this broker, or the error if it is not here."""
         place = self._nodes.place(topic, partition)
         if place is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -113,7 +112,7 @@ class KafkaNodes:
 
 @lru_cache(maxsize=64)
 def _ids(names: Iterable[str]) -> dict[str, int]:
-    """Return an id for each name; of two whose hashes are the same, the second one takes the next."""
+    """Return an id for each name; on a collision, the second name takes the next free id."""
     ids: dict[str, int] = {}
     taken: set[int] = set()
     for name in names:
@@ -125,23 +124,23 @@ def _ids(names: Iterable[str]) -> dict[str, int]:
     return ids
 
 
-#: Uuid.ZERO_UUID: none.
+#: Uuid.ZERO_UUID: no topic.
 NO_TOPIC_ID: Final = bytes(UUID_BYTES)
-#: Ours: as many as a broker has topics (TOPICS_MAX in `catalog`), and half as many again.
+#: Ours: one and a half times the topics of a broker (TOPICS_MAX in `catalog`).
 _IDS_MAX: Final = 75_000
 
 
 class TopicIds:
-    """The ids of the topics that a cluster's brokers have."""
+    """The ids of a cluster's topics."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._names: dict[bytes, str] = {}
-        #: The version of the topics that were looked through: a request may have thousands of unknown ids.
+        #: The version of the topics last scanned: a request may have thousands of unknown ids.
         self._looked_through: int | None = None
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the topic with an id; None if there is none."""
+        """Return the topic with this id; None if there is none."""
         if topic_id not in self._names and self._nodes.topics_version != self._looked_through:
             self._look_through()
         return self._names.get(topic_id)
@@ -157,5 +156,5 @@ class TopicIds:
 
 
 def id_of(name: str) -> bytes:
-    """Return the id of a topic of that name."""
+    """Return the id of the topic with this name."""
     return sha256(name.encode()).digest()[:UUID_BYTES]

@@ -1,18 +1,18 @@
-"""Rebalances of Kafka's groups for the history: who reads what, why a rebalance began, and when it has
-settled.
+"""Rebalances of Kafka's groups for the history: the readers of queues, the causes of a rebalance, and when it
+has settled.
 
-A request is applied to its group first, then noted here:
+A request is first applied to its group, then noted here:
 
     classic   join, sync ─► who reads what                 members come and go ─► why ─┬► events, as
     modern    answers, revocations ─► who reads what       changes of the group ─► why ┘  RocketMQ's groups
 
-    a member joins          it reads on what it says it owns; its other queues have stopped
-    a member is gone        its queues have stopped, at its last sign of life
-    a member has synced     it reads its share, and nothing else
+    a member joins          it keeps reading the queues that it claims to own; its others have stopped
+    a member is gone        its queues have stopped, at its last request
+    a member has synced     it reads its assignment, and nothing else
     all queues are read, or nothing has moved for a while      the rebalance has settled
 
-Members read over connections that do not name them. So a queue's pause is what the coordinator sees of it,
-without a member's own time, and what was delivered twice is unknown.
+Fetches do not name members. So a queue's pause is measured at the coordinator, without the member's own
+delays, and redeliveries are unknown.
 """
 
 from abc import ABC, abstractmethod
@@ -37,18 +37,18 @@ from libramq.protocols.kafka.broker_groups import PROTOCOL, G
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.subscription import assigned_partitions, owned_partitions, subscribed_topics
 
-#: As a coordinator of ours collects them: members that come at once are one event.
+#: As in LibraMQ's coordinator: members that join within this time are one event.
 COLLECT_MS: Final = 20
-#: Ours: queues whose readers are known, of all groups of a protocol; some 25 MB. Beyond, a group's history
-#: has its members and causes, but not their queues.
+#: Ours: queues whose readers are known, of all groups of a protocol; about 25 MB. Over the limit, a group's
+#: history has members and causes, but no queues.
 READERS_MAX: Final = 100_000
-#: Ours: cooperative members that give up queues join again at their next poll, seldom later than this.
+#: Ours: cooperative members that give up queues join again at their next poll, rarely later than this.
 QUIET_MS: Final = 3_000
 
 
 @dataclass(slots=True)
 class _Reader:
-    """The last reader of a queue. stopped_ms: when it stopped; None: it reads."""
+    """The last reader of a queue. stopped_ms: when it stopped; None while it reads."""
 
     name: str
     stopped_ms: MonotonicMs | None = None
@@ -56,7 +56,7 @@ class _Reader:
 
 @dataclass(slots=True)
 class _Rebalance:
-    """A rebalance under way. stopped_ms: when queues stopped first; resumed_ms: when they were read last."""
+    """A rebalance under way. stopped_ms: when each queue first stopped; resumed_ms: when it last resumed."""
 
     started_ms: MonotonicMs
     changed_ms: MonotonicMs
@@ -67,12 +67,12 @@ class _Rebalance:
 
 
 class ObservedGroup:
-    """One group's readers and its rebalance; members have names: of an instance, or a member's id."""
+    """One group's readers and its rebalance. A member's name is its instance's id, or else its member id."""
 
     def __init__(self, group: str) -> None:
         self._write = EventWriter(group)
         self._readers: dict[MessageQueue, _Reader] = {}
-        #: The queues of each name, in the order in which it got them: a group may have a thousand members.
+        #: The queues of each member's name, in the order of assignment: a group may have a thousand members.
         self._queues: dict[str, dict[MessageQueue, None]] = {}
         self._rebalance: _Rebalance | None = None
 
@@ -86,11 +86,11 @@ class ObservedGroup:
 
     @property
     def quiet_at_ms(self) -> MonotonicMs | None:
-        """Return when a rebalance settles although queues are without a reader."""
+        """Return when a rebalance settles even if queues lack a reader."""
         return self._rebalance.changed_ms + QUIET_MS if self._rebalance is not None else None
 
     def queues(self, name: str) -> list[MessageQueue]:
-        """Return the queues that a member reads, or read last."""
+        """Return the queues of which a member is the last reader."""
         return list(self._queues.get(name, ()))
 
     def begin(self, now_ms: MonotonicMs) -> None:
@@ -102,12 +102,12 @@ class ObservedGroup:
     def started(
         self, reason: Reason, who: str | None, members: Collection[str], generation: int, now: Now
     ) -> RebalanceEvent:
-        """Return the event of a change that began a rebalance, or came into one."""
+        """Return the event of a change that began a rebalance or occurred during one."""
         self._write.epoch = generation
         return self._write.started(reason, who, members, now)
 
     def reads_only(self, name: str, queues: Collection[MessageQueue], at_ms: MonotonicMs) -> None:
-        """Note that a member has stopped to read its queues, except for these."""
+        """Note that a member has stopped reading all its queues except these."""
         for queue in self._queues.get(name, ()):
             reader = self._readers[queue]
             if queue not in queues and reader.stopped_ms is None:
@@ -116,14 +116,14 @@ class ObservedGroup:
                     self._rebalance.stopped_ms.setdefault(queue, at_ms)
 
     def reads_on(self, name: str) -> None:
-        """Note that a member which seemed lost has read its queues all the time."""
+        """Note that a member which seemed lost has never stopped reading its queues."""
         for queue in self._queues.get(name, ()):
             self._readers[queue].stopped_ms = None
             if self._rebalance is not None:
                 self._rebalance.stopped_ms.pop(queue, None)
 
     def assigned(self, name: str, queues: Collection[MessageQueue], now_ms: MonotonicMs) -> None:
-        """Note that a member has its share: it reads these queues, and no others."""
+        """Note a member's assignment: it reads these queues, and no others."""
         self.reads_only(name, queues, now_ms)
         for queue in queues:
             reader = self._readers.get(queue)
@@ -157,9 +157,9 @@ class ObservedGroup:
     def settle(
         self, members: Collection[str], wanted: Iterable[MessageQueue], generation: int, now: Now
     ) -> list[RebalanceEvent]:
-        """Return the last events of a rebalance if it has settled; call once all members have synced.
+        """Return the final events of a rebalance if it has settled; call once all members have synced.
 
-        wanted: the queues that the group should read; none if it has no members.
+        wanted: the queues that the group should read; empty if it has no members.
         """
         rebalance = self._rebalance
         if rebalance is None:
@@ -217,11 +217,11 @@ class ObservedGroup:
 
 @dataclass(slots=True)
 class _Known:
-    """The state of a group when it was looked at last.
+    """The state of a group at the last check.
 
-    names: those of the members. causes: those that are not recorded yet. Of a classic group, members: by
-    their names; with_share: those whose share of this generation was noted. Of a modern one, noted: the
-    partitions of members.
+    names: its members' names. causes: unrecorded ones, with their members. Of a classic group, members: by
+    name; with_share: ids of those whose assignment of this generation was noted. Of a modern one, noted:
+    the members' partitions.
     """
 
     observed: ObservedGroup
@@ -238,7 +238,7 @@ class _Known:
 
 
 class Rebalances(ABC, Generic[G]):
-    """The rebalances of one protocol's groups, and the groups as tools see them. record: takes the events."""
+    """The rebalances of one protocol's groups, and descriptions of the groups. record: takes the events."""
 
     def __init__(
         self,
@@ -259,15 +259,15 @@ class Rebalances(ABC, Generic[G]):
 
     @abstractmethod
     def restored(self, name: str, group: G) -> None:
-        """Take a group that continues here: its members read on what they had."""
+        """Take a group that continues here: its members keep reading their queues."""
 
     @abstractmethod
     def _is_complete(self, group: G | None) -> bool:
-        """Return whether every member has what it shall have."""
+        """Return whether every member has its target assignment."""
 
     @abstractmethod
     def _is_over(self, known: _Known, group: G | None) -> bool:
-        """Return whether a group whose rebalance has settled need not be known any more."""
+        """Return whether a group whose rebalance has settled can be forgotten."""
 
     @abstractmethod
     def _described(self, known: _Known, group: G) -> tuple[int, str | None, Iterable[str]]:
@@ -289,7 +289,7 @@ class Rebalances(ABC, Generic[G]):
         self._readers += len(known.observed)
 
     def _go_on(self, name: str, known: _Known, group: G | None, now: Now) -> None:
-        """Record what is due, and set the next time."""
+        """Record due events, and set the next deadline."""
         if known.causes and known.record_at_ms is None:
             known.observed.begin(now.monotonic_ms)
             known.record_at_ms = now.monotonic_ms + COLLECT_MS
@@ -331,7 +331,7 @@ class Rebalances(ABC, Generic[G]):
         return self._queues((topic, index) for topic, count in counts.items() for index in range(count))
 
     def _queues(self, partitions: Iterable[tuple[str, int]]) -> set[MessageQueue]:
-        """Return the partitions that exist, as queues."""
+        """Return the queues of those partitions that exist."""
         places = (
             self._nodes.place(topic, index)
             for topic, index in partitions
@@ -342,7 +342,7 @@ class Rebalances(ABC, Generic[G]):
     # For tools.
 
     def group(self, name: str) -> ForeignGroup | None:
-        """Return a group with members, as tools see it."""
+        """Return the description of a group with members, for tools."""
         group, known = self._groups.get(name), self._known.get(name)
         if group is None or known is None or not group.members:
             return None
@@ -360,10 +360,10 @@ class Rebalances(ABC, Generic[G]):
 
 
 class ClassicRebalances(Rebalances[ClassicGroup]):
-    """The rebalances of classic groups: joins and syncs show who reads what."""
+    """The rebalances of classic groups: joins and syncs show the readers of queues."""
 
     def restored(self, name: str, group: ClassicGroup) -> None:
-        """Take a group that continues here: its members read on what they had."""
+        """Take a group that continues here: its members keep reading their queues."""
         known = self._of(name)
         known.members = {each.name: each for each in group.members.values()}
         known.names = known.members.keys()
@@ -372,38 +372,38 @@ class ClassicRebalances(Rebalances[ClassicGroup]):
         self._take_shares(known, group)
 
     def moved(self, name: str) -> None:
-        """Note that another broker coordinates a group: its members read on what they have."""
+        """Note that another broker coordinates a group: its members keep reading their queues."""
         known = self._known.get(name)
         if known is None or known.causes or not known.observed.is_settled:
-            self.look(name)  # What had begun here ends here.
+            self.look(name)  # A rebalance that began here ends here.
         else:
             self._forget(name, known)
 
     def joined(self, name: str, member_id: str) -> None:
-        """Note a join: its member has stopped to read what it does not say it keeps."""
+        """Note a join: the member has stopped reading all queues that it does not claim to own."""
         group, known = self._groups.get(name), self._known.get(name)
         member = group.members.get(member_id) if group is not None else None
-        # Where it is answered with its share, it has never stopped: a static member is back.
+        # A static member that is back and keeps its assignment has never stopped.
         if known is not None and member is not None and not (group and group.reads_share(member)):
             kept = self._queues(owned_partitions(member.protocols[0].metadata))
             known.observed.reads_only(member.name, kept, self._clock.monotonic_ms())
         self.look(name, rejoined=member_id)
 
     def lost(self, name: str, member: ClassicMember) -> None:
-        """Note that a member's connection has ended: it reads nothing, unless it returns."""
+        """Note that a member's connection has ended: it has stopped reading, unless it returns."""
         known = self._known.get(name)
         if known is not None:
             known.observed.reads_only(member.name, (), self._clock.monotonic_ms())
             known.with_share.discard(member.member_id)
 
     def returned(self, name: str, member: ClassicMember | None) -> None:
-        """Note that a lost member's client is back in time."""
+        """Note that a lost member's client has returned in time."""
         group, known = self._groups.get(name), self._known.get(name)
         if known is not None and member is not None and group is not None and group.reads_share(member):
             known.observed.reads_on(member.name)
 
     def look(self, name: str, *, left: Collection[str] = (), rejoined: str | None = None) -> None:
-        """Compare a group with what was known of it; record what that means."""
+        """Compare a group with its known state, and record the changes."""
         group, known = self._groups.get(name), self._known.get(name)
         if known is None:
             if group is None or not group.members:
@@ -433,9 +433,9 @@ class ClassicRebalances(Rebalances[ClassicGroup]):
         known.members, known.names = current, current.keys()
 
     def _note_change(self, known: _Known, group: ClassicGroup, rejoined: str | None) -> None:
-        """Note the cause of a rebalance in which nobody came or went.
+        """Note the cause of a rebalance in which no member came or went.
 
-        The subscriptions of a thousand members take a while to read: they are read once when a rebalance
+        Parsing the subscriptions of a thousand members takes a while, so that is done once when a rebalance
         begins, and once when all have joined.
         """
         is_next = group.generation != known.generation
@@ -460,7 +460,7 @@ class ClassicRebalances(Rebalances[ClassicGroup]):
         known.causes[reason] = [member.name]
 
     def _take_shares(self, known: _Known, group: ClassicGroup) -> None:
-        """Note the shares that members have got since the rebalance began."""
+        """Note the assignments that members have received since the rebalance began."""
         for member in group.members.values():
             if group.reads_share(member) and member.member_id not in known.with_share:
                 known.with_share.add(member.member_id)
@@ -480,30 +480,30 @@ class ClassicRebalances(Rebalances[ClassicGroup]):
 
 
 class ModernRebalances(Rebalances[ModernGroup]):
-    """The rebalances of KIP-848's groups: answers and revocations show who reads what."""
+    """The rebalances of KIP-848's groups: answers and revocations show the readers of queues."""
 
     def restored(self, name: str, group: ModernGroup) -> None:
-        """Take a group that continues here: its members read on what they had."""
+        """Take a group that continues here: its members keep reading their queues."""
         self._of(name).names = {member.name for member in group.members.values()}
         for member_id in group.members:
             self.reads(name, member_id)
 
     def reads(self, name: str, member_id: str) -> None:
-        """Note what a member reads: its answer has left, or it has revoked something."""
+        """Note a member's queues, after an answer to it or a revocation."""
         group = self._groups.get(name)
         member = group.members.get(member_id) if group is not None else None
         if member is None:
             return
         known = self._of(name)
-        if known.noted.get(member.name, NO_PARTITIONS) != member.holds:  # A heartbeat costs no more.
+        if known.noted.get(member.name, NO_PARTITIONS) != member.holds:  # Keeps most heartbeats cheap.
             known.noted[member.name] = member.holds
             self._reads(known, member.name, member.holds)
 
     def look(self, name: str, group: ModernGroup) -> None:
-        """Take a group's changes; record what they mean. A group without members is looked at once more."""
+        """Record a group's changes. A group without members is processed once more."""
         known = self._known.get(name)
         is_quiet = known is None or (known.observed.is_settled and not known.causes)
-        has_moved = known is not None and not group.members  # To another broker: nothing has changed.
+        has_moved = known is not None and not group.members  # To another broker, without a change.
         if not group.changes and is_quiet and not has_moved:
             return
         known = known or self._of(name)
@@ -533,7 +533,7 @@ class ModernRebalances(Rebalances[ModernGroup]):
 
 
 def _topics(group: ClassicGroup) -> frozenset[str]:
-    """Return what the members of a group subscribe to; most name the same topics by the same bytes."""
+    """Return the topics to which a group's members subscribe; most send the same bytes."""
     distinct = {member.protocols[0].metadata for member in group.members.values()}
     return frozenset().union(*map(subscribed_topics, distinct))
 

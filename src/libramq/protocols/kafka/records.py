@@ -1,12 +1,12 @@
-"""Records: how a Kafka record becomes a RocketMQ message, and a message a record.
+"""Records: the conversion of Kafka records to RocketMQ messages, and back.
 
-    a record has its key and headers as properties (`batches.kafka_batch`)
-    a message of RocketMQ's has its TAGS and user properties as headers, and __SHARDINGKEY or KEYS as key
+    record ─► message     key and headers become properties (`batches.kafka_batch`)
+    message ─► record     TAGS and user properties become headers, __SHARDINGKEY or KEYS the key
 
-A record that is fetched has the bytes that were sent. What was read of a queue becomes record batches:
+A fetched record has exactly the bytes that were sent. Messages of a queue become record batches:
 
-    a batch of Kafka's    as it is stored, with its first offset set
-    everything else       converted, adjacent messages into one batch
+    a Kafka batch         as stored, with its first offset set
+    other messages        converted, adjacent ones into one batch
 """
 
 import base64
@@ -59,7 +59,7 @@ def draft_of(topic: str, queue_id: int, record: Record) -> Draft:
 
 
 def marked(drafts: Sequence[Draft], stamp: Stamp, offset: int) -> Sequence[Draft]:
-    """Return the messages of an idempotent producer's batch with its mark; it begins at a queue offset."""
+    """Return the messages of an idempotent producer's batch with its mark; offset: of the first message."""
     text = p.properties_to_text({PRODUCER: mark(stamp, offset)})
     return [msgspec.structs.replace(draft, properties=text + draft.properties) for draft in drafts]
 
@@ -96,7 +96,7 @@ def _raw_headers(properties: dict[str, str]) -> bytes:
 
 
 def _is_header_block(raw: bytes) -> bool:
-    """Return whether bytes are headers: any client can set a property, and a fetch must not fail for it."""
+    """Return whether bytes are valid headers: any client can set the property, and fetches must not fail."""
     try:
         decode_headers(raw)
     except RemoteProtocolError:
@@ -114,7 +114,7 @@ def _decoded(text: str) -> bytes | None:
 
 
 def fetched_records(data: Sequence[bytes | memoryview]) -> bytes:
-    """Return the batches of the records that a read returned."""
+    """Return the record batches for the stored records of a read."""
     parts: list[bytes | memoryview] = []
     alone: list[bytes | memoryview] = []
     for record in _records(data):
@@ -141,10 +141,10 @@ def fetched_records(data: Sequence[bytes | memoryview]) -> bytes:
 
 
 def _unwrapped(record: bytes, head: RecordHead) -> list[bytes]:
-    """Return the messages of a batch of RocketMQ's; none if they cannot be read: fetches go over them.
+    """Return the messages of a RocketMQ batch; empty if it cannot be read, so that fetches skip it.
 
-    A consumer asks for the offset behind the last record: for that of fewer than are announced, again and
-    again, as it is the same batch's.
+    That includes a batch with fewer messages than its header announces: a consumer continues after the last
+    record, and would fetch the same batch again and again.
     """
     try:
         messages = unwrap(record, head)

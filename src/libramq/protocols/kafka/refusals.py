@@ -1,4 +1,4 @@
-"""Refusals: which of Kafka's error codes stands for an error of a service or the refusal of a group."""
+"""Refusals: the mapping of services' errors and groups' refusals to Kafka's error codes."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,10 +11,10 @@ from libramq.store.log.append import NOT_ENOUGH_REPLICAS
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import InvalidBatch
 
-#: Those of requests that name a queue. Whatever can succeed later has a code at which clients try again.
+#: Codes for requests that name a queue. Temporary errors have codes at which clients retry.
 _CODES: Final[dict[int, ErrorCode]] = {
     ResponseCode.TOPIC_NOT_EXIST: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ResponseCode.INVALID_PARAMETER: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # Of a queue.
+    ResponseCode.INVALID_PARAMETER: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # An invalid queue.
     ResponseCode.NO_PERMISSION: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResponseCode.MESSAGE_ILLEGAL: ErrorCode.MESSAGE_TOO_LARGE,
     ResponseCode.SERVICE_NOT_AVAILABLE: ErrorCode.KAFKA_STORAGE_ERROR,
@@ -25,7 +25,7 @@ _CODES: Final[dict[int, ErrorCode]] = {
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: ErrorCode.INVALID_GROUP_ID,
 }
 
-#: Those of groups to their members.
+#: Codes for groups' refusals to members.
 GROUP_CODES: Final[Mapping[Refusal, ErrorCode]] = {
     Refusal.NONE: ErrorCode.NONE,
     Refusal.UNKNOWN_MEMBER: ErrorCode.UNKNOWN_MEMBER_ID,
@@ -43,24 +43,24 @@ GROUP_CODES: Final[Mapping[Refusal, ErrorCode]] = {
 
 
 class Refused(Exception):
-    """A part of a request is refused. code: the answer for it; the text says why."""
+    """A refused part of a request. code: the answer; the text is the reason."""
 
     def __init__(self, code: ErrorCode, remark: str) -> None:
         super().__init__(remark)
         self.code = code
 
 
-#: What services and the checks before them raise for one part of a request; `code_of` has the answer.
+#: The exceptions of services, and of the checks before them, for one part of a request; see `code_of`.
 REFUSALS: Final = (Refused, InvalidBatch, BrokerError, InvalidName)
 
 
 def code_for(response_code: int) -> ErrorCode:
-    """Return the code for a response code of a service, here or at another broker."""
+    """Return the error code for a service's response code, from this broker or another one."""
     return _CODES.get(response_code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def code_of(error: Exception) -> ErrorCode:
-    """Return the code that tells a client what an error of a service means for it."""
+    """Return the error code for a service's exception."""
     if isinstance(error, Refused | InvalidBatch):
         return error.code
     if isinstance(error, InvalidName):
@@ -75,9 +75,9 @@ def code_of(error: Exception) -> ErrorCode:
 
 
 def code_of_write(committing: Committing) -> ErrorCode:
-    """Journal what was committed or removed; return the code for it: NONE, or why it is not acknowledged."""
+    """Journal commits or removals; return NONE, or the error if they cannot be acknowledged."""
     try:
         committing.write()
     except BrokerError:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients retry.
     return ErrorCode.NONE

@@ -1,6 +1,4 @@
-"""The Kafka server: the listening socket for Kafka's clients (`kafkaListenPort`), its limits, and what it
-announces.
-"""
+"""The Kafka server: the socket for Kafka's clients (`kafkaListenPort`) and its advertised address."""
 
 import asyncio
 
@@ -17,9 +15,9 @@ from libramq.wire.kafka.frame import FrameReader
 
 
 class KafkaServer:
-    """Serves Kafka's clients on a broker's `kafkaListenPort`; starts after its broker, and stops before.
+    """Serves Kafka's clients on a broker's `kafkaListenPort`; starts after its broker, and stops before it.
 
-    port: another one; 0: any free one.
+    port: replaces kafkaListenPort; 0 lets the system choose one.
     """
 
     def __init__(
@@ -31,7 +29,7 @@ class KafkaServer:
         port: int | None = None,
     ) -> None:
         self._broker = broker
-        self._bind_address = config.bind_address  # The broker has checked it.
+        self._bind_address = config.bind_address  # The broker has checked the address.
         self._filesystem = filesystem
         self._server: Server | None = None
         self._port = config.kafka_listen_port if port is None else port
@@ -40,11 +38,11 @@ class KafkaServer:
 
     @property
     def address(self) -> str:
-        """Return the address that clients are told to connect to."""
+        """Return the address to which clients connect."""
         return join_address(self._node.host, self._node.port)
 
     async def start(self) -> None:
-        """Listen; raises ConfigError when the port is taken, StoreCorrupt where a file cannot be read."""
+        """Listen; raises ConfigError if the port is in use, StoreCorrupt if a file cannot be read."""
         translator = KafkaTranslator(self._broker.broker, self._node, self._filesystem)
         nodes = self._broker.broker.cluster.nodes
         await asyncio.to_thread(translator.producers.recover)
@@ -62,7 +60,7 @@ class KafkaServer:
 
 
 def _advertised(text: str) -> tuple[str, int] | None:
-    """Return host and port of the option; raises ConfigError if it is something else."""
+    """Return the option's host and port; raises ConfigError if it is invalid."""
     if not text:
         return None
     try:

@@ -1,9 +1,9 @@
-"""The topic patterns in use: which topics fit the patterns of KIP-848's members, and how many patterns and
-topics there may be.
+"""The topic patterns in use: the topics that match the patterns of KIP-848's members, and limits on patterns
+and topics.
 
-    a new pattern, or other topics ─► a thread goes through the names ─► the groups that use the pattern
+    a new pattern or topic ─► a thread matches the names ─► the groups that use the pattern
 
-Members hear of a new topic as of new partitions: within about a second.
+Members learn of a new topic as they do of new partitions: within about a second.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from libramq.protocols.kafka.node import KafkaNodes
 
 log = get_logger(__name__)
 
-#: Ours: topics that a member names, or that fit a pattern.
+#: Ours: topics that a member names, or that match a pattern.
 TOPICS_MAX: Final = 1_000
 #: Ours: different patterns of all members; each takes 64 KB at most.
 PATTERNS_MAX: Final = 1_000
-#: Ours: those of one group, whose members mostly share one.
+#: Ours: patterns of one group, whose members usually share one.
 PATTERNS_OF_GROUP_MAX: Final = 100
 
 
@@ -38,8 +38,8 @@ class TooManyPatterns(Exception):
 class _Used:
     """A pattern.
 
-    groups: those that use it, each with the principal of a member; None until one is heard after a restart.
-    topics: those that fit, None before they are known; version: of the topics gone through.
+    groups: those that use it, each with a member's principal, None until a heartbeat after a restart.
+    topics: the matching ones, None before they are known; version: that of the topics last matched.
     """
 
     pattern: TopicPattern
@@ -53,7 +53,7 @@ class TopicPatterns:
     """The patterns in use.
 
     uses: returns whether a group still has a member with a pattern; fit: called with a group, its pattern,
-    the topics that fit, and the principal that must be allowed to read them.
+    the matching topics, and the principal that must be allowed to read them.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TopicPatterns:
         self._uses = uses
         self._fit = fit
         self._used: dict[str, _Used] = {}
-        #: The last one that was compiled.
+        #: The last compiled pattern.
         self._compiled: TopicPattern | None = None
         self._due = kernel.deadlines.new(self._look, "topic patterns")
 
@@ -77,9 +77,9 @@ class TopicPatterns:
         return len(self._used)
 
     def require(self, pattern: str, group: str) -> None:
-        """Raise InvalidPattern where a group cannot use a pattern, TooManyPatterns where there is no room.
+        """Raise InvalidPattern if a group cannot use a pattern, TooManyPatterns if there is no room.
 
-        It takes none before a group uses it: most of what is refused is so for other reasons.
+        The pattern takes no room before `use`: most refused heartbeats are refused for other reasons.
         """
         if pattern in self._used:
             return
@@ -89,10 +89,10 @@ class TopicPatterns:
         self._compile(pattern)
 
     def use(self, pattern: str, group: str, principal: Principal | None, *, is_known: bool) -> None:
-        """Find the topics for a group, now or soon; the pattern was required before.
+        """Find the matching topics for a group, now or soon; call `require` before.
 
-        principal: of a member; None: none has been heard yet, and the group keeps the topics that it has.
-        is_known: the group has those that fitted last.
+        principal: that of a member; None before the first heartbeat, when the group keeps its topics.
+        is_known: the group has the topics that last matched.
         """
         used = self._used.get(pattern)
         if used is None:
@@ -111,7 +111,7 @@ class TopicPatterns:
         return self._compiled
 
     def _go_through(self, used: _Used) -> None:
-        """Have a thread go through the names of topics, unless it has."""
+        """Match the names of topics on a thread, unless that was done."""
         if used.is_running or used.version == self._nodes.topics_version:
             return
         used.is_running, used.version = True, self._nodes.topics_version
@@ -133,7 +133,7 @@ class TopicPatterns:
                     self._fit(group, used.pattern.pattern, topics, principal)
 
     def _look(self, now_ms: MonotonicMs) -> None:
-        """Forget what nobody uses, and go through topics that are new."""
+        """Forget unused patterns, and match new topics."""
         for name, used in list(self._used.items()):
             used.groups = {group: each for group, each in used.groups.items() if self._uses(group, name)}
             if used.groups:

@@ -1,8 +1,8 @@
-"""The translator: decodes each request of Kafka's, calls its API, and sends the answers in order; which
-versions are served, ApiVersions (18), and when a connection ends.
+"""The translator: decodes each Kafka request, calls its API, and sends the answers in order. Serves
+ApiVersions (18), and ends connections with invalid requests.
 
 frame ─► Call ─► API ─► Slot.answer        now or later
-    └─► malformed, or not served: the connection ends, except for a too new ApiVersions (KIP-511)
+    └─► malformed, or not served: the connection ends, except for a newer ApiVersions (KIP-511)
 """
 
 from collections.abc import Sequence
@@ -46,9 +46,9 @@ from libramq.wire.kafka.schema import Request, encode
 
 log = get_logger(__name__)
 
-#: The protocol, as the audit names it.
+#: The protocol's name in the audit.
 PROTOCOL: Final = "Kafka"
-#: Ours: a request of this size has some thousand elements at most, which takes a few milliseconds.
+#: Ours: requests up to this size, a few thousand elements, are decoded at once, in a few milliseconds.
 DECODED_AT_ONCE_BYTES_MAX: Final = 16 * 1024
 
 _VERSIONS = tuple(
@@ -60,8 +60,8 @@ _VERSIONS = tuple(
 class KafkaTranslator:
     """Serves Kafka's protocol; a `kernel.engine.Translator`. Its requests are frames.
 
-    Call `producers.recover` before the first request. secret_bits: for ids that must not be guessed; only a
-    simulator draws them from a seed.
+    Call `producers.recover` before the first request. secret_bits: for unguessable ids; only a simulator
+    draws them from a seed.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class KafkaTranslator:
         ]
 
     def receive(self, connection: Connection, requests: Sequence[bytes], start: int) -> int:
-        """Work off one request; a large one is decoded on a thread first."""
+        """Process one request; a large one is decoded on a thread first."""
         frame = requests[start]
         if self._sasl.is_too_large(connection, len(frame)):
             self._answers.end(connection, f"a request of {len(frame)} bytes before it has signed in")
@@ -171,13 +171,13 @@ class KafkaTranslator:
         elif (reason := self._sasl.why_not(connection, type(call.request))) is not None:
             self._answers.end(connection, reason)
         else:
-            for held_heartbeats in self._held_heartbeats:  # Answers leave in the order of requests.
+            for held_heartbeats in self._held_heartbeats:  # Answers are sent in the order of requests.
                 held_heartbeats.answer_before_others(connection)
             self._serve(self._answers.open(connection, call), call.request)
 
     @serves(ApiVersionsRequest)
     def _api_versions(self, request: ApiVersionsRequest, slot: Slot) -> None:
-        """Answer a client's first request over a connection."""
+        """Answer a client's first request on a connection."""
         self._groups.client_arrived(slot)
         self._answers.client_named(slot.connection, request.client_software_name)
         slot.answer(ApiVersionsResponse(api_keys=_VERSIONS))
@@ -191,9 +191,7 @@ class KafkaTranslator:
             self._answers.park(slot)
 
     def _refuse(self, connection: Connection, unserved: UnservedVersion) -> None:
-        """Answer which versions of ApiVersions are served (KIP-511); end the connection for any other
-        request.
-        """
+        """Answer with the served versions of ApiVersions (KIP-511); end the connection for other requests."""
         header = unserved.header
         if header.api_key != API_VERSIONS or header.version < 0:
             self._answers.end(connection, str(unserved))
@@ -207,7 +205,7 @@ class KafkaTranslator:
 
 
 def _call_of(frame: bytes) -> Call | RemoteProtocolError:
-    """Decode a request, or return why it cannot be."""
+    """Decode a request, or return the error."""
     try:
         return decode_call(frame)
     except RemoteProtocolError as malformed:
