@@ -43,7 +43,9 @@ class JournalFiles:
         return safe_child(self._directory, f"{self._prefix}{number:010d}")
 
     def begin(self) -> None:
-        """Write to a new file from now on."""
+        """Write to a new file from now on, unless this one is still empty."""
+        if self.is_open and not self.end:
+            return
         self.close()
         if not self._filesystem.exists(self._directory):
             make_directory(self._filesystem, self._directory)

@@ -216,6 +216,27 @@ def test_changes_that_a_full_disk_refuses_begin_no_files(tmp_path):
     assert len(names(tmp_path)) == 1
 
 
+def test_folds_that_a_full_disk_refuses_leave_no_files(tmp_path):
+    """There are two a second, each after another change that was refused."""
+    topics = Topics(tmp_path)
+    topics.put("T")
+    topics.disk.bytes_left = 0
+    for _ in range(3):
+        with pytest.raises(ServiceNotAvailable, match="no space"):
+            topics.put("U")
+        fold = topics.ledger.plan_fold(topics.table.file)
+        with pytest.raises(OSError, match="no space"):
+            fold.write()
+        fold.failed()
+    assert len(list(tmp_path.glob("*.journal.*"))) == 2
+    topics.disk.bytes_left = None
+    topics.put("U")
+    assert Topics(tmp_path).content() == topics.content()
+    topics.ledger.close(topics.table.file)
+    assert not list(tmp_path.glob("*.journal.*"))
+    assert Topics(tmp_path).content() == topics.content()
+
+
 def test_a_damaged_line_is_reported(tmp_path, caplog):
     topics = Topics(tmp_path)
     for name in ("T", "U", "V"):

@@ -107,7 +107,8 @@ class ConfigLedger(Generic[C]):
         if not self._has_changes:
             return None
         self._has_changes = False
-        self.abandon()
+        if self._files.end:  # Else it stays: each fold that a full disk refuses would leave an empty file.
+            self.abandon()
         save = partial(self._config_file.save, value())
 
         def written() -> None:
