@@ -1,4 +1,4 @@
-"""Consumes orders as a member of a group. Start it several times, and watch `libra groups`.
+"""Consume orders as a member of a group. Start several copies and watch `libra groups`.
 
     libra up                    # in another terminal
     python examples/consume.py
@@ -13,7 +13,7 @@ import sys
 
 from libramq import LibraError, Message, MessageQueue, Producer, PushConsumer, Retry, log_to_stderr
 
-STOP_AFTER = int(sys.argv[1]) if len(sys.argv) > 1 else None  # A service leaves this out.
+STOP_AFTER = int(sys.argv[1]) if len(sys.argv) > 1 else None  # A real service leaves this out.
 
 
 async def main() -> None:
@@ -26,22 +26,22 @@ async def main() -> None:
             message for message in messages if message.body == b"too early" and not message.reconsume_times
         ]
         if late:
-            return Retry(messages=late, after=1)  # These come again, after a second.
+            return Retry(messages=late, after=1)  # Redeliver these after one second.
         handled += len(messages)
         if STOP_AFTER is not None and handled >= STOP_AFTER:
             stop.set()
-        return None  # Done with all of them. An exception would mean: all of them again, later.
+        return None  # All are consumed. An exception would redeliver the whole batch later.
 
     def assigned(queues: tuple[MessageQueue, ...]) -> None:
-        print("more queues are ours", file=sys.stderr)
+        print("more queues assigned", file=sys.stderr)
 
     def failed(error: LibraError) -> None:
-        print("no messages:", error, file=sys.stderr)
+        print("cannot receive:", error, file=sys.stderr)
 
     consumer = PushConsumer(group="kitchen", consume_from="earliest", on_assigned=assigned, on_error=failed)
     consumer.subscribe("Kitchen", "*", handle)
 
-    async with Producer() as producer:  # Something to consume.
+    async with Producer() as producer:  # Send something to consume.
         for body in (b"soup", b"too early", b"salad"):
             await producer.send(Message("Kitchen", body))
 

@@ -1,4 +1,4 @@
-"""Takes messages when it wants them, in batches, and commits each batch together with its own work.
+"""Poll for messages in batches, and commit each batch after processing it.
 
     libra up                    # in another terminal
     python examples/fetch.py
@@ -13,19 +13,19 @@ import sys
 
 from libramq import Consumer, Message, MessageQueue, Producer
 
-STOP_AFTER = int(sys.argv[1]) if len(sys.argv) > 1 else None  # A service leaves this out.
+STOP_AFTER = int(sys.argv[1]) if len(sys.argv) > 1 else None  # A real service leaves this out.
 
 
 async def main() -> None:
-    written: list[str] = []  # Instead of a database.
+    written: list[str] = []  # Stands in for a database.
 
     def revoked(queues: tuple[MessageQueue, ...]) -> None:
-        print("queues move to another member", file=sys.stderr)
+        print("queues revoked", file=sys.stderr)
 
     consumer = Consumer(group="store-room", consume_from="earliest", auto_commit=False, on_revoked=revoked)
     consumer.subscribe("Groceries")
 
-    async with Producer() as producer:  # Something to fetch.
+    async with Producer() as producer:  # Send something to fetch.
         for body in (b"rice", b"beans", b"salt"):
             await producer.send(Message("Groceries", body))
 
@@ -35,7 +35,7 @@ async def main() -> None:
             for messages in batch.values():
                 written += [message.body.decode() for message in messages]
             if batch:
-                await consumer.commit()  # Killed before this, the program gets the batch again.
+                await consumer.commit()  # If the program dies before this line, it receives the batch again.
     print("written", sorted(written))
 
 

@@ -1,4 +1,4 @@
-"""Charges each order once, although it is sent twice and its handler is called again after a failure.
+"""Charge each order once, although one is sent twice and another's handler fails and runs again.
 
     libra up                    # in another terminal
     python examples/idempotent_handler.py
@@ -25,7 +25,7 @@ def charge(messages):
     (message,) = messages
     if message.keys == ("order-2",) and not failed:
         failed.append("order-2")
-        return Retry(after=1)  # The bank did not answer. Nothing is marked as done, and it comes again.
+        return Retry(after=1)  # The bank did not answer: the key is not marked as done.
     charges.append(message.keys[0])
     if len(charges) == 3:
         is_complete.set()
@@ -33,11 +33,11 @@ def charge(messages):
 
 
 with Producer() as producer:
-    for key in ("order-1", "order-2", "order-1", "order-3"):  # A till sent order-1 twice.
+    for key in ("order-1", "order-2", "order-1", "order-3"):  # The till sent order-1 twice.
         producer.send(Message("CardCharges", b"10 euros", keys=key))
 
 with tempfile.TemporaryDirectory() as directory:
-    store = SqliteStore(Path(directory) / "handled.db")  # RedisStore, where members run on several machines.
+    store = SqliteStore(Path(directory) / "handled.db")  # Use RedisStore if members run on several machines.
     consumer = PushConsumer(group="bank", consume_from="earliest")
     consumer.subscribe("CardCharges", "*", idempotent(charge, store=store, key="key"))
     with consumer:

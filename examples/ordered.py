@@ -1,4 +1,4 @@
-"""Consumes in order: each parcel's steps one after the other, and parcels side by side.
+"""Consume in order: the steps of each parcel in sequence, different parcels in parallel.
 
     libra up                    # in another terminal
     python examples/ordered.py
@@ -26,7 +26,7 @@ with Admin() as admin:
 with Producer() as producer:
     for step in STEPS:
         for parcel in PARCELS:
-            # One queue for a parcel: its steps stay in order.
+            # All steps of a parcel go to the same queue, which keeps their order.
             producer.send(Message("ParcelSteps", step.encode(), keys=parcel), selector=by_hash(parcel))
 
 seen: dict[str, list[str]] = {parcel: [] for parcel in PARCELS}
@@ -34,7 +34,7 @@ is_complete = threading.Event()
 
 
 def handle(messages):
-    # If this raised, the message would be tried again after a second, and those behind it would wait.
+    # If this raised, the message would be retried after a second, and the queue's later messages would wait.
     for message in messages:
         seen[message.keys[0]].append(message.body.decode())
     if all(len(steps) == len(STEPS) for steps in seen.values()):

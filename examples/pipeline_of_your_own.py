@@ -1,10 +1,10 @@
-"""A pipeline of your own: the sales of a topic as a Parquet table, each once, however often it is stopped.
+"""A custom pipeline: copy a topic's sales into a Parquet table, each exactly once, even after interruptions.
 
     libra up                                       # in another terminal
     python examples/pipeline_of_your_own.py        # as often as you like
 
 The table is `sales` in this directory: `SELECT * FROM 'sales/**/*.parquet'` in DuckDB. tests/spark/pipeline/
-test_batches.py runs it with a broker of libramq.testing.
+test_batches.py runs this program against a broker from libramq.testing.
 """
 
 from pathlib import Path
@@ -27,6 +27,6 @@ def keep_sales(spark, directory: Path, **options: str) -> int:
 
 if __name__ == "__main__":
     new = sum(part.row_count for part in plan_batches(OPTIONS, "sales.checkpoint"))
-    print(f"{new} messages are new")
-    if new:  # Spark takes seconds to start.
+    print(f"{new} new messages")
+    if new:  # Starting Spark takes seconds, so skip it if there is nothing to read.
         print(f"{keep_sales(session(), Path.cwd())} messages read")

@@ -1,4 +1,4 @@
-"""Sends orders: one and its answer, many in batches, and a delayed one.
+"""Send orders: one that waits for its result, many in batches, and one with a delay.
 
     libra up                    # in another terminal
     python examples/produce.py
@@ -22,13 +22,13 @@ async def main() -> None:
         if isinstance(result, LibraError):
             failures.append(result)
 
-    # By default a message fails after three seconds; among 10,000 at once the last ones may wait longer.
+    # By default a send times out after three seconds; with 10,000 at once the last may take longer.
     async with Producer(group="tills", send_timeout_ms=30_000) as producer:
-        # One message; the answer says where it is.
+        # One message; the result says where it was stored.
         result = await producer.send(Message("Orders", b"a tea", tags="paid", keys="order-1"))
         print("sent to", result.queue.topic, result.status.name)
 
-        # Many. What has the same key goes to the same queue and keeps its order.
+        # Many messages; those of one customer go to the same queue and stay in order.
         for number in range(10_000):
             if not producer.has_room:
                 await producer.wait_for_room()
@@ -37,7 +37,7 @@ async def main() -> None:
         await producer.flush()
         print("10000 sent,", len(failures), "failed")
 
-        # Consumers get this one after 10 seconds.
+        # Delay level 3: consumers receive this one after 10 seconds.
         await producer.send(Message("Orders", b"a reminder", delay_level=3))
 
 

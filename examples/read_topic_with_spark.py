@@ -1,4 +1,4 @@
-"""Reads a topic with Spark: sums what is in it, and writes the result back as messages.
+"""Read a topic with Spark, sum its sales by shop, and write the sums back as messages.
 
     libra up                    # in another terminal
     python examples/read_topic_with_spark.py
@@ -22,13 +22,13 @@ from libramq import Message
 from libramq.spark import from_message, session
 from libramq.sync import Producer
 
-with Producer() as producer:  # Something to read.
+with Producer() as producer:  # Send something to read.
     for number in range(300):
         sale = {"shop": ("Harbour", "Market", "Station")[number % 3], "cents": number}
         producer.send_nowait(Message("Sales", json.dumps(sale).encode()))
     producer.flush()
 
-spark = session()  # A session for a laptop; any other works too.
+spark = session()  # A session sized for a laptop; any other works as well.
 sales = (
     spark.read.format("rocketmq")
     .option("subscribe", "Sales")

@@ -1,14 +1,14 @@
-"""Prints the rebalances of a group while members come and go.
+"""Print the rebalances of a group while members join and leave.
 
     libra up                    # in another terminal
     python examples/rebalance_events.py
 
 It prints:
 
-    Ann comes: 12 of 12 queues moved, 12 had to; queues of each: [12]
-    Ben comes: 6 of 12 queues moved, 6 had to; queues of each: [6, 6]
-    Eve comes: 4 of 12 queues moved, 4 had to; queues of each: [4, 4, 4]
-    Ben goes: 4 of 12 queues moved, 4 had to; queues of each: [6, 6]
+    Ann joins: 12 of 12 queues moved (minimum 12); per member: [12]
+    Ben joins: 6 of 12 queues moved (minimum 6); per member: [6, 6]
+    Eve joins: 4 of 12 queues moved (minimum 4); per member: [4, 4, 4]
+    Ben leaves: 4 of 12 queues moved (minimum 4); per member: [6, 6]
 """
 
 import json
@@ -40,7 +40,7 @@ def member():
 def report(what):
     event = events.get(timeout=60)
     loads = sorted(event["loads"].values(), reverse=True)
-    print(f"{what}: {event['moved']} of 12 queues moved, {event['minimum']} had to; queues of each: {loads}")
+    print(f"{what}: {event['moved']} of 12 queues moved (minimum {event['minimum']}); per member: {loads}")
 
 
 with Admin() as admin:
@@ -48,12 +48,12 @@ with Admin() as admin:
 
 with watcher:
     ann = member()
-    report("Ann comes")
+    report("Ann joins")
     ben = member()
-    report("Ben comes")
+    report("Ben joins")
     eve = member()
-    report("Eve comes")
+    report("Eve joins")
     ben.stop()
-    report("Ben goes")
+    report("Ben leaves")
     ann.stop()
     eve.stop()

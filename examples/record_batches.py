@@ -1,4 +1,4 @@
-"""Reads messages as Arrow record batches and adds up a column, without an object for each message.
+"""Read messages as Arrow record batches and sum a column, without creating an object per message.
 
     pip install libramq[arrow]
     libra up                    # in another terminal
@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from libramq import Consumer, Message, Producer
 
-STOP_AFTER = int(sys.argv[1]) if len(sys.argv) > 1 else None  # A service leaves this out.
+STOP_AFTER = int(sys.argv[1]) if len(sys.argv) > 1 else None  # A real service leaves this out.
 
 
 async def main() -> None:
     sales = cents = 0
-    async with Producer() as producer:  # Something to read.
+    async with Producer() as producer:  # Send something to read.
         for price in (b"100", b"200", b"300"):
             await producer.send(Message("TillSales", price))
 

@@ -1,4 +1,4 @@
-"""A request that is sent as a message, and its reply: a price is asked for, and somebody knows it.
+"""Request and reply over messages: a customer asks for prices, and a consumer replies.
 
     libra up                    # in another terminal
     python examples/request_reply.py
@@ -17,7 +17,7 @@ PRICES = {b"beans": b"4 euros"}
 with Producer(group="shop") as shop:
 
     def handle(messages):
-        """Reply to each request; whoever asked waits for it."""
+        """Reply to each request; the customer is waiting."""
         for message in messages:
             shop.reply(message, PRICES.get(message.body, b"?"))
 

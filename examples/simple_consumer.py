@@ -1,4 +1,4 @@
-"""Jobs that are received and acknowledged one by one; one fails, is given back, and succeeds the second time.
+"""Receive and acknowledge jobs one by one; one fails, is returned, and succeeds on its second attempt.
 
     libra up                    # in another terminal
     python examples/simple_consumer.py
@@ -6,7 +6,7 @@
 It prints:
 
     resize cat.png: done
-    resize dog.png: failed, given back
+    resize dog.png: failed, returned
     resize dog.png: done
 """
 
@@ -15,7 +15,7 @@ from libramq.sync import Producer, SimpleConsumer
 
 
 def resize(message):
-    """Fail for the first attempt at the dog."""
+    """Fail on the first attempt at the dog."""
     if message.body == b"resize dog.png" and not message.reconsume_times:
         raise OSError("the disk is full")
 
@@ -30,7 +30,7 @@ with Producer(group="website") as producer, SimpleConsumer(group="workers") as c
                 try:
                     resize(message)
                 except OSError:
-                    print(f"{message.body.decode()}: failed, given back")
+                    print(f"{message.body.decode()}: failed, returned")
                     consumer.nack(message)
                 else:
                     consumer.ack(message)

@@ -1,4 +1,4 @@
-"""Tests of your own program, with a broker of their own: no `libra up` is needed.
+"""Test your own program against a private broker; `libra up` is not needed.
 
 pytest examples/test_with_a_broker.py
 """
@@ -14,7 +14,7 @@ from libramq.testing import Broker
 
 @pytest.fixture(scope="module")
 def broker():
-    with Broker() as broker:  # Free ports, and a temporary directory.
+    with Broker() as broker:  # Uses free ports and a temporary directory.
         yield broker
 
 

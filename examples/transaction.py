@@ -1,12 +1,12 @@
-"""A message and a row of a database: both or neither, whatever happens in between.
+"""Send a message and insert a database row: both or neither, whatever fails in between.
 
     libra up                    # in another terminal
     python examples/transaction.py
 
 It prints:
 
-    order 1: inserted, and announced
-    order 2: out of stock, and not announced
+    order 1: inserted and announced
+    order 2: out of stock, not announced
     announced: order 1
 """
 
@@ -22,7 +22,7 @@ database.execute("CREATE TABLE orders (number TEXT PRIMARY KEY)")
 
 
 def check(message):
-    """The broker asks this if it never heard how a transaction ended, perhaps after a restart."""
+    """Tell the broker how a transaction ended if it never learned, for example after a restart."""
     (number,) = message.keys
     row = database.execute("SELECT 1 FROM orders WHERE number = ?", (number,)).fetchone()
     return TransactionState.COMMIT if row else TransactionState.ROLLBACK
@@ -44,9 +44,9 @@ with Producer(group="shop", check_transaction=check) as producer:
                 if not in_stock:
                     raise LookupError("out of stock")
                 database.execute("INSERT INTO orders VALUES (?)", (number,))
-            print(f"order {number}: inserted, and announced")
+            print(f"order {number}: inserted and announced")
         except LookupError as error:
-            print(f"order {number}: {error}, and not announced")
+            print(f"order {number}: {error}, not announced")
 
 consumer = PushConsumer(group="announcer", consume_from="earliest")
 consumer.subscribe("Announced", "*", handle)
