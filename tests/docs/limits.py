@@ -1,7 +1,7 @@
-"""The limits that clients meet, and what happens past each: the table of docs/security.md.
+"""The limits that clients can reach, and the effect of exceeding each: the table of docs/security.md.
 
-A value is that of the constant, so the table cannot be wrong about it; `tests/docs/test_limits.py` finds
-constants of the listed modules that the table lacks.
+Values are read from the constants; `tests/docs/test_limits.py` finds constants of the listed modules that the
+table lacks.
 """
 
 import importlib
@@ -24,19 +24,19 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         Limit(
             "connections of clients, all ports of a server together",
             f"{_ADMISSION}:CONNECTIONS_MAX",
-            "the new one is closed, as is one for which no descriptor is left (`ulimit -n` less files)",
+            "the new one is closed, as is one without a free descriptor (`ulimit -n` less files)",
             "maxConnections",
         ),
         Limit(
-            "of these from one IPv4 address or IPv6 network (/64); other machines' never more than half of "
-            "what there are descriptors for",
+            "of these from one IPv4 address or IPv6 network (/64); for other machines at most half of the "
+            "available descriptors",
             f"{_ADMISSION}:PER_ADDRESS_MAX",
             "the new one is closed",
             "maxConnectionsPerAddress",
         ),
         Limit(
-            "with `authenticationEnabled`: clients that have not proven who they are; never more than a "
-            "quarter of what there are descriptors for",
+            "with `authenticationEnabled`: clients that have not authenticated; at most a quarter of the "
+            "available descriptors",
             f"{_ADMISSION}:UNAUTHENTICATED_MAX",
             "the oldest of the address with most of them makes room: honest clients sign their first request",
             "maxUnauthenticatedConnections",
@@ -49,7 +49,7 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         Limit("connections of slaves", "broker.shell:HA_CONNECTIONS_MAX", "the new one is closed"),
         Limit("slaves of a master", "replication.ha_service:SLAVES_MAX", "the new one is closed"),
         Limit(
-            "slaves that have not proven to be one",
+            "slaves without a proof yet",
             "replication.slave_proof:UNPROVEN_MAX",
             "the oldest makes room",
         ),
@@ -73,13 +73,13 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
             "the connection is closed",
         ),
         Limit(
-            "in which a client reads nothing of what waits for it", f"{_SERVER}:WRITE_MS_MAX", "it is closed"
+            "in which a client reads nothing of its waiting data", f"{_SERVER}:WRITE_MS_MAX", "it is closed"
         ),
         Limit("in which a client sends nothing", f"{_SERVER}:IDLE_MS_MAX", "it is closed"),
         Limit(
-            "for what was written before a connection is closed", f"{_SERVER}:CLOSING_MS_MAX", "it is dropped"
+            "for pending writes before a connection is closed", f"{_SERVER}:CLOSING_MS_MAX", "it is dropped"
         ),
-        Limit("that a pull is held", "waits.held_pulls:SUSPEND_MS_MAX", "it is answered"),
+        Limit("of a held pull", "waits.held_pulls:SUSPEND_MS_MAX", "it is answered"),
         Limit(
             "of one connection's turn, in µs",
             "runtime.performer:TURN_US_MAX",
@@ -87,14 +87,14 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         ),
     ),
     "Memory": (
-        Limit("a frame, of RocketMQ's", "remoting.frame:FRAME_BYTES_MAX", "the connection is closed"),
+        Limit("a RocketMQ frame", "remoting.frame:FRAME_BYTES_MAX", "the connection is closed"),
         Limit("its header", "remoting.frame:HEADER_BYTES_MAX", "the connection is closed"),
         Limit("fields of its header", "remoting.frame:FIELDS_MAX", "the connection is closed"),
         Limit("characters of a tag", "message.stored_properties:TAG_LENGTH_MAX", "the send is refused"),
         Limit("characters of a pull's tags", "filter.tag:EXPRESSION_LENGTH_MAX", "the pull is refused"),
-        Limit("a frame, of Kafka's", "wire.kafka.frame:FRAME_BYTES_MAX", "the connection is closed"),
+        Limit("a Kafka frame", "wire.kafka.frame:FRAME_BYTES_MAX", "the connection is closed"),
         Limit(
-            "a frame, of a client of Kafka's that has not signed in",
+            "a frame, of a Kafka client before authentication",
             "protocols.kafka.api17_sasl:UNKNOWN_FRAME_BYTES_MAX",
             "the connection is closed",
         ),
@@ -109,38 +109,38 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
             "those that hold the most for the longest are closed",
         ),
         Limit(
-            "whole requests of all connections that wait",
+            "waiting whole requests of all connections",
             f"{_SERVER}:WAITING_BYTES_MAX",
             "large frames are not read on; after a second the client that reads least is closed",
         ),
         Limit(
-            "what one client has not read",
+            "unread data of one client",
             f"{_SERVER}:WRITE_BUFFER_BYTES_HIGH",
             "nothing is read from it until it has",
         ),
         Limit(
-            "what one client has not read of what it did not ask for",
+            "unread unsolicited data of one client",
             f"{_SERVER}:WRITE_BUFFER_BYTES_MAX",
             "it is closed",
         ),
         Limit(
-            "what all clients have not read",
+            "unread data of all clients",
             "runtime.outgoing:UNREAD_BYTES_HIGH",
             "each is served only up to 256 KiB unread",
         ),
         Limit("the same, at most", "runtime.outgoing:UNREAD_BYTES_MAX", "the one with most unread is closed"),
         Limit(
-            "answers that wait, of all connections",
+            "waiting answers of all connections",
             "kernel.purgatory:PARKED_MAX",
             "requests are refused or pulls answered at once",
         ),
         Limit(
-            "of one user that signs in for its connections, or of one address",
+            "of one user that authenticates its connections, or of one address",
             "kernel.purgatory:PARKED_PER_PARTY_MAX",
             "likewise",
         ),
         Limit("of one connection", "kernel.purgatory:PARKED_PER_CONNECTION_MAX", "likewise"),
-        Limit("memory of answers that wait", "kernel.purgatory:PARKED_BYTES_MAX", "likewise"),
+        Limit("memory of waiting answers", "kernel.purgatory:PARKED_BYTES_MAX", "likewise"),
         Limit("of one user or address", "kernel.purgatory:PARKED_BYTES_PER_PARTY_MAX", "likewise"),
         Limit("held pulls of a queue", "waits.held_pulls:HELD_PER_QUEUE_MAX", "the pull is answered at once"),
         Limit(
@@ -149,7 +149,7 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
             "the pull is answered at once",
         ),
         Limit(
-            "requests of a Kafka connection that wait",
+            "waiting requests of a Kafka connection",
             "protocols.kafka.answers:WAITING_MAX",
             "the connection is closed",
         ),
@@ -168,25 +168,25 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
             "the request is refused",
         ),
         Limit(
-            "a message's body, at consumers: brokers decompress none",
+            "a message's body, at consumers; brokers do not decompress",
             "message.compression:DECOMPRESSED_BYTES_MAX",
-            "it is delivered as it is stored",
+            "it is delivered compressed",
         ),
     ),
     "Tables": (
         Limit("topics of a broker", "catalog.topic_table:TOPICS_MAX", "the request is refused"),
         Limit("queues of a topic", "catalog.topic_table:QUEUES_MAX", "the request is refused"),
         Limit("groups of a broker", "catalog.group_table:GROUPS_MAX", "the request is refused"),
-        Limit("groups of Kafka's", "groups.protocol_groups:GROUPS_MAX", "the join is refused"),
+        Limit("Kafka groups", "groups.protocol_groups:GROUPS_MAX", "the join is refused"),
         Limit("memory of these", "groups.protocol_groups:COST_BYTES_MAX", "the join is refused"),
         Limit("memory of one of these", "groups.protocol_groups:GROUP_COST_BYTES_MAX", "the join is refused"),
         Limit(
-            "what a member of a classic group says about itself",
+            "metadata of a classic group's member",
             "protocols.kafka.api11_classic_groups:MEMBER_BYTES_MAX",
             "the join is refused",
         ),
         Limit("members of a group", "groups.limits:MEMBERS_MAX", "the join is refused"),
-        Limit("members of a group of Kafka's", "groups.classic.state:MEMBERS_MAX", "the join is refused"),
+        Limit("members of a Kafka group", "groups.classic.state:MEMBERS_MAX", "the join is refused"),
         Limit(
             "groups in a client's heartbeat",
             "broker.groups.heartbeats:GROUPS_PER_CLIENT_MAX",
@@ -194,7 +194,7 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         ),
         Limit("topics of a member", "groups.limits:SUBSCRIPTIONS_MAX", "the join is refused"),
         Limit(
-            "different patterns of all members of KIP-848's groups",
+            "different patterns of all members of KIP-848 groups",
             "protocols.kafka.topic_patterns:PATTERNS_MAX",
             "the heartbeat is refused",
         ),
@@ -216,14 +216,14 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         Limit(
             "lines about one kind of refused connection or sign-in in 10 s",
             "logs:LINES_MAX",
-            "they are counted, and the next line has their number",
+            "further ones are counted, and the next line has their number",
         ),
     ),
 }
 
-#: Modules of whose limits none may be left out.
+#: Modules whose limits must all be listed.
 COMPLETE: Final = (_ADMISSION, _SERVER, "transport.handshakes", "kernel.purgatory", "replication.slave_proof")
-#: Words by which constants of theirs are limits, and those that are parts of others.
+#: Suffixes by which their constants are recognised as limits.
 SUFFIXES: Final = ("_MAX", "_HIGH")
 
 
