@@ -1,8 +1,8 @@
-"""The actions of a coordinated group: what a join, poll, release, leave, expired session, removal or change
-of topics does; `transitions` says which when.
+"""The actions of a coordinated group, which carry out its events (joins, polls, releases, ...); `transitions`
+selects the action.
 
 Each action takes a group, an event and the time, and changes the group; the effects on others are published
-afterwards. An action that raises BrokerError has changed nothing: the request that caused it is refused.
+afterwards. An action that raises BrokerError has changed nothing, and the request is refused.
 """
 
 from typing import Any
@@ -54,7 +54,7 @@ def join(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
     """Admit a client; see GroupMembership.admit for what it raises."""
     admission = _admit(group, event, now_ms)
     if admission.earlier is None and not event.join.member and not event.join.held:
-        return  # Nobody has known it, so it has nothing.
+        return  # A new client holds no queues.
     if not _claims_later_epoch(group, admission.member, event.join.held, 0, now_ms):
         _hand_over_unlisted(group, admission.member, now_ms)
 
@@ -62,7 +62,7 @@ def join(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
 def join_first(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
     """Admit a group's first member, and assign it the queues at once if no other is known to follow.
 
-    One that comes with queues was a member before, and the others may be about to return.
+    A client that joins with queues was a member before, so other members may be about to return.
     """
     join(group, event, now_ms)
     if event.join.waits and event.is_alone and not event.join.held:
@@ -70,7 +70,7 @@ def join_first(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
 
 
 def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
-    """Admit a client; one that holds queues was a member before, so it causes no rebalance."""
+    """Admit a client during an inquiry; if it holds queues it was a member before and causes no rebalance."""
     member = _admit(group, event, now_ms, is_known=bool(event.join.held)).member
     _claims_later_epoch(group, member, event.join.held, 0, now_ms)
     _awaited_reported(group, member, now_ms)
@@ -79,9 +79,9 @@ def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
 def _admit(
     group: Group, event: ev.Joined, now_ms: MonotonicMs, *, is_known: bool = False
 ) -> Admission[Any, Any]:
-    """Admit a client, and note whether queues may move for it.
+    """Admit a client, and note whether that may move queues.
 
-    is_known: it was a member before, so that it joins is no reason.
+    is_known: the client was a member before, so its join is no reason for a rebalance.
     """
     admission = group.members.admit(
         event.profile, event.join.member, event.peer, if_free=event.join.if_free, now_ms=now_ms
@@ -102,19 +102,19 @@ def _admit(
         reason = Reason.MEMBER_JOINED
     else:
         if earlier != profile:
-            group.is_changed = True  # A member that joined long ago will not join again to repeat it.
+            group.is_changed = True  # A long-standing member will not join again to repeat it.
         topics, topics_before = profile.subscriptions.keys(), earlier.subscriptions.keys()
         if topics != topics_before or earlier.capacity != profile.capacity:
             reason = Reason.SUBSCRIPTION_CHANGED
         is_changed = earlier.strategy != profile.strategy or earlier.subscriptions != profile.subscriptions
     if member.id in group.members.leaving:
         group.members.leaving.discard(member.id)
-        reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
+        reason = Reason.MEMBER_JOINED  # It was leaving but stays after all.
     if is_known and reason is Reason.MEMBER_JOINED:
         reason = None
     if reason is not None or is_changed:
         group.balance.touch(reason, profile.client_id, now_ms=now_ms)
-    # What a member holds it may use while its session lasts, so it hears soon that it is one.
+    # A member may use its queues while its session lasts, so answer a member that holds some soon.
     wait_ms = 0 if not event.join.waits else COLLECT_MS if event.join.held else JOINS_MS_MAX
     group.joins.append(WaitingJoin(event.ticket, member, now_ms + wait_ms))
     return admission
@@ -171,7 +171,7 @@ def leave(group: Group, event: ev.Left, now_ms: MonotonicMs) -> None:
     group.balance.queues.release(event.member.id, committed, committed, event.leave.attempts)
     is_timeout = event.leave.reason == Reason.PROCESSING_TIMEOUT
     reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
-    if not is_timeout:  # Else it joins again, perhaps another coordinator.
+    if not is_timeout:  # Otherwise it rejoins, perhaps at another coordinator.
         group.members.note_left(event.member.id)
     _expel(group, event.member, reason, event.member.profile.client_id, now_ms)
 
@@ -186,7 +186,7 @@ def remove(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
     for member in group.members.named(event.name):
         who = f"{event.operator} removed {member.profile.client_id}"
         _expel(group, member, Reason.OPERATOR, who, now_ms)
-    group.is_changed = True  # A restart must not bring it back.
+    group.is_changed = True  # A restart must not restore the member.
     group.acknowledged.append(event.ticket)
 
 
@@ -212,9 +212,9 @@ def _expel(group: Group, member: Member, reason: Reason, who: str, now_ms: Monot
 
 
 def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, now_ms: MonotonicMs) -> bool:
-    """Record the queues that a member reports, and return whether the fences have to be queried first.
+    """Record the queues that a member reports, and return whether the fences must be queried first.
 
-    epoch: of the member's assignment. An epoch above ours means that our disk has lost the last ones.
+    epoch: that of the member's assignment. An epoch above the group's means that the disk lost the last ones.
     """
     group.members.holds(member, held)
     group.balance.queues.to_notify[member.id] = None
@@ -265,7 +265,7 @@ def change_queues(group: Group, event: ev.QueuesChanged, now_ms: MonotonicMs) ->
 
 
 def remove_queues(group: Group, event: ev.QueuesRemoved, now_ms: MonotonicMs) -> None:
-    """Take the removed queues from their holders; queues that exist again are granted again."""
+    """Take removed queues from their holders; recreated queues are granted again."""
     group.balance.touch(event.reason, event.topic, now_ms=now_ms)
     group.balance.queues.vanish_at(event.topic, event.broker_name)
     group.is_changed = True
@@ -289,12 +289,12 @@ def leave_to_members(group: Group, event: ev.StockMembersJoined, now_ms: Monoton
 
 
 def await_last_commits(group: Group, event: ev.StockMembersLeft, now_ms: MonotonicMs) -> None:
-    """Wait for the last commits of the stock member that has left."""
+    """Wait for the last commits of the departed stock member."""
     group.begin_inquiry(State.PARTING, now_ms + PARTING_MS, group.balance.queues.epoch)
 
 
 def ask_members(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
-    """Query the members' queues: each held poll is answered, and the next one reports them."""
+    """Query the members' queues: answer each held poll, because the next poll reports them."""
     group.begin_inquiry(State.RETURNING, now_ms + RETURN_MS_MAX, group.epoch)
     assert group.inquiry is not None
     group.inquiry.awaited = dict.fromkeys(group.members.members)
@@ -313,19 +313,19 @@ def gather(group: Group, event: ev.FencesInDoubt, now_ms: MonotonicMs) -> None:
 
 
 def gather_refused(group: Group, event: ev.GrantRefused, now_ms: MonotonicMs) -> None:
-    """Query the fences, unless that was done since the refused grant."""
+    """Query the fences, unless they were queried after the refused grant."""
     if event.granted >= group.balance.queues.first_epoch:
         _gather_above(group, max(event.epoch, group.epoch), now_ms)
 
 
 def raise_epoch(group: Group, event: ev.GrantRefused, now_ms: MonotonicMs) -> None:
-    """Note an epoch that the group's next one has to exceed."""
+    """Note an epoch that the group's next epoch must exceed."""
     assert group.inquiry is not None
     group.inquiry.epoch = max(group.inquiry.epoch, event.epoch)
 
 
 def _gather_above(group: Group, epoch: int, now_ms: MonotonicMs) -> None:
-    """Query the fences: another coordinator had the group, at least up to that epoch."""
+    """Query the fences because another coordinator had the group, at least up to `epoch`."""
     if group.mode == MODE_CLIENT:  # No queue is held; publish the mode under a higher epoch.
         group.resume(QueueHandover.resumed(epoch + 1, {}), {})
         group.mode_epoch = group.balance.queues.epoch
@@ -338,7 +338,7 @@ def _gather_above(group: Group, epoch: int, now_ms: MonotonicMs) -> None:
 
 
 def take_reports(group: Group, event: ev.FencesReported, now_ms: MonotonicMs) -> None:
-    """Take the fences' reports, and wait for the members they name that have not returned."""
+    """Take the fences' reports, and wait for named members that have not returned."""
     assert group.inquiry is not None
     sessions = {member.id: member.profile.session_ms for member in group.members}
     unseen = [member.id for member in group.members if not member.was_seen]
@@ -368,14 +368,14 @@ def assign(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> Non
 
 
 def take_assignment(group: Group, event: ev.Assigned, now_ms: MonotonicMs) -> None:
-    """Start moving queues towards the assignment that a thread has made, unless nobody awaits it any more."""
+    """Start moving queues towards the assignment that a thread has computed, unless it is obsolete."""
     if group.balance.awaits(event.work):
         group.effects += group.balance.assigned(event.made, now_ms=now_ms)
         group.is_changed = True
 
 
 def postpone(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
-    """Keep the collected changes until it is known who holds what."""
+    """Keep the collected changes until the holders are known."""
     group.note_changes()
     group.balance.flush_at_ms = None
 
@@ -405,7 +405,7 @@ def dissolve(group: Group, event: ev.Dissolved, now_ms: MonotonicMs) -> None:
     for member in list(group.members):
         group.refuse(member, ResponseCode.NOT_COORDINATOR, event.address)
         group.members.remove(member)
-    # The removals that are not recorded.
+    # Refuse unrecorded removals.
     refused = [Answer(each, ResponseCode.NOT_COORDINATOR, event.address) for each in group.acknowledged]
     group.effects += refused
     group.acknowledged.clear()

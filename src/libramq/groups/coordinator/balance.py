@@ -1,8 +1,8 @@
-"""The balance of a coordinated group: how long changes are collected (COLLECT_MS, JOINS_MS_MAX), when a new
-target is made (a large one on a thread), and when the rebalance has settled.
+"""The balance of a coordinated group: collects changes (COLLECT_MS, JOINS_MS_MAX), computes a new target (a
+large one in a thread), and detects when the rebalance has settled.
 
 touched → COLLECT_MS → a target by the strategy → handovers → settled
-                       of a large group on a thread (`Assigning`)
+                       for a large group in a thread (`Assigning`)
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -23,12 +23,12 @@ from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
 
-#: The design's: changes come in bursts.
+#: From the design: changes come in bursts.
 COLLECT_MS: Final = 20
-#: Ours: how long joins that follow each other within COLLECT_MS are collected. A thousand consumers that
-#: start together are assigned their queues a few times instead of fifty times, so fewer queues move twice.
+#: Ours: joins that follow each other within COLLECT_MS are collected for at most this long. A thousand
+#: consumers that start together then cause a few assignments instead of fifty, and fewer queues move twice.
 JOINS_MS_MAX: Final = 500
-#: Ours: a large group's state is not written again for every single queue that is released.
+#: Ours: in a group with more queues, the state is not rewritten for every single released queue.
 GRANTED_SINGLY_MAX: Final = 500
 
 
@@ -41,11 +41,11 @@ def holders_of(holdings: Mapping[MessageQueue, Holding]) -> dict[MessageQueue, s
 class CoordinatedRebalance:
     """A rebalance under way, from the first change until every queue is at its target.
 
-    It has what brokers cannot observe; what moved, and when, `groups.rebalance` records at each broker.
-    before: holders by queue; names: client ids by member, past and present.
+    It has the facts that brokers cannot observe; at each broker `groups.rebalance` records what moved and
+    when. before: holders by queue. names: client ids by member, past and present.
 
-    causes: reasons that are not recorded yet, and the clients behind them. minimum: the fewest moves, if they
-    were counted with the last assignment. is_started: an event has been recorded.
+    causes: unrecorded reasons, and the clients behind them. minimum: the fewest moves, if counted with the
+    last assignment. is_started: an event has been recorded.
     """
 
     before: dict[MessageQueue, str]
@@ -60,7 +60,7 @@ class CoordinatedRebalance:
         self.causes.setdefault(reason, {})[who] = None
 
     def take_started(self, group: str, epoch: int, members: Sequence[str]) -> list[Started]:
-        """Return and clear the starts that are still to be recorded, one event per reason."""
+        """Return and clear the unrecorded starts, one event per reason."""
         events = [
             Started(group=group, epoch=epoch, reason=reason, who=tuple(who), members=tuple(members))
             for reason, who in self.causes.items()
@@ -77,7 +77,7 @@ class CoordinatedRebalance:
 
 
 class GroupBalance:
-    """The queues of one group, their target, and the rebalance that is under way."""
+    """The queues of one group, their target, and the rebalance under way."""
 
     def __init__(
         self, group: str, members: GroupMembership[Any, Any], topics: GroupTopics, queues: QueueHandover
@@ -88,13 +88,13 @@ class GroupBalance:
         self._members = members
         self._topics = topics
         self._rebalance: CoordinatedRebalance | None = None
-        #: The assignment that a thread makes, and whether another one is to follow.
+        #: The assignment that a thread is computing.
         self._work: Assigning | None = None
         self._is_outdated = False
-        #: When the collected changes are acted upon; None: there are none.
+        #: When the collected changes take effect; None if there are none.
         self.flush_at_ms: MonotonicMs | None = None
         self._joins_until_ms = MonotonicMs(0)
-        #: Whether they wait for a topic's queues, which may take long.
+        #: Whether changes wait for a topic's queues, which may take long.
         self.awaits_topics = False
         self._grant_at_ms: MonotonicMs | None = None
         self._granted_at_ms: MonotonicMs | None = None
@@ -106,20 +106,20 @@ class GroupBalance:
 
     @property
     def is_assigning(self) -> bool:
-        """Return whether changes are collected, or a new target assignment is being made."""
+        """Return whether changes are being collected or a target assignment is being computed."""
         return self.flush_at_ms is not None or self._work is not None
 
     @property
     def due_ms(self) -> MonotonicMs | None:
-        """Return when something is due next."""
+        """Return the next due time."""
         grant_at_ms = self._grant_at_ms if self.queues.unheld else None
         times = (self.flush_at_ms, grant_at_ms, self.queues.overdue_at_ms)
         return min((time for time in times if time is not None), default=None)
 
     def touch(self, reason: Reason | None, who: str, *, now_ms: MonotonicMs) -> CoordinatedRebalance:
-        """Note a change that may need another target assignment, which is computed soon."""
+        """Note a change that may need a new target assignment, which is computed soon."""
         if self._rebalance is None:
-            # Members that leave meanwhile are still named at the end.
+            # The final report also names members that leave meanwhile.
             names = {profile.member: profile.client_id for profile in self._members.profiles}
             self._rebalance = CoordinatedRebalance(holders_of(self.queues.holdings), names)
         if reason is not None:
@@ -129,12 +129,12 @@ class GroupBalance:
             self.flush_at_ms, self._joins_until_ms = collected_ms, now_ms + JOINS_MS_MAX
         elif reason is Reason.MEMBER_JOINED:  # More may follow.
             self.flush_at_ms = min(collected_ms, self._joins_until_ms)
-        else:  # It may be waiting for a topic's queues, which may be this change.
+        else:  # This change may be the topic's queues that were awaited.
             self.flush_at_ms = min(self.flush_at_ms, collected_ms)
         return self._rebalance
 
     def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
-        """Continue with these queues. before: earlier holders that were unknown here."""
+        """Continue with these queues. before: earlier holders, unknown until now."""
         queues.to_notify |= self.queues.to_notify
         self.queues = queues
         self._work, self._is_outdated = None, False
@@ -142,7 +142,7 @@ class GroupBalance:
             self._rebalance.before = holders_of(before)
 
     def forget_changes(self) -> None:
-        """Drop the collected changes: the coordinator does not decide who owns the queues."""
+        """Drop the collected changes, because the coordinator does not assign the queues."""
         self._rebalance = self.flush_at_ms = self._work = None
         self.awaits_topics = False
         self._is_outdated = False
@@ -155,9 +155,9 @@ class GroupBalance:
             self._rebalance.rename(old, new)
 
     def depart(self, profile: MemberProfile, *, now_ms: MonotonicMs) -> None:
-        """Handle a member that stops: it gets no more queues, and releases its own as they are drained.
+        """Handle a stopping member: it gets no more queues, and releases its own as they are drained.
 
-        Its queues are not taken by force: it has a deadline of its own, and its session.
+        Its queues are not revoked by force, because it has its own deadline and its session.
         """
         if profile.member not in self._members.leaving:
             self.touch(Reason.MEMBER_LEFT, profile.client_id, now_ms=now_ms)
@@ -170,9 +170,10 @@ class GroupBalance:
             self._rebalance.duplicates += max(0, count)
 
     def flush(self, *, now_ms: MonotonicMs) -> list[Assign | Started]:
-        """Apply the collected changes, unless a topic's queues are awaited; return the rebalance begun.
+        """Apply the collected changes, unless a topic's queues are awaited; return the events of the
+        rebalance.
 
-        For a large group, the work for a thread is returned instead; `assigned` takes its result.
+        For a large group, returns the work for a thread instead; `assigned` takes its result.
         """
         if self._work is not None:
             self.flush_at_ms, self._is_outdated = None, True
@@ -209,9 +210,9 @@ class GroupBalance:
         return work is self._work
 
     def assigned(self, made: Made | Exception, *, now_ms: MonotonicMs) -> list[Started]:
-        """Take the assignment that is awaited; return the rebalance begun. Changes since are applied next.
+        """Take the awaited assignment; return the events of the rebalance. Later changes are applied next.
 
-        If it failed, all queues stay where they are.
+        If the computation failed, no queue moves.
         """
         if isinstance(made, Exception):
             assert self._work is not None
@@ -223,7 +224,7 @@ class GroupBalance:
         return self._aim(self._current(made.target), made.minimum, now_ms=now_ms)
 
     def _aim(self, target: Target, minimum: int | None, *, now_ms: MonotonicMs) -> list[Started]:
-        """Begin to move the queues to a new target. minimum: the fewest moves, if they were counted."""
+        """Begin to move the queues to a new target. minimum: the fewest moves, if counted."""
         assert self._rebalance is not None
         self._rebalance.minimum = minimum
         if (
@@ -237,7 +238,7 @@ class GroupBalance:
         return started
 
     def _current(self, made: Target) -> Target:
-        """Return a target without what has changed since: queues stay where they are instead."""
+        """Return a computed target adapted to later changes: affected queues stay with their holders."""
         profiles, existing = self._members.staying, set(self._topics.queues(self.queues))
         topics = {profile.member: profile.subscriptions for profile in profiles}
         target = self._kept(existing)
@@ -250,11 +251,11 @@ class GroupBalance:
         return target
 
     def _kept(self, existing: Container[MessageQueue]) -> dict[MessageQueue, str]:
-        """Return the holders of queues that nobody else may get.
+        """Return the holders of queues that must not move.
 
-        Queues whose master is gone: members read on from its slave, could not commit before they released
-        one, and nobody else could open it. One without a holder is assigned when its master is back.
-        And queues of slow members, unless others are assigned them.
+        These are queues whose master is gone, and queues of slow members unless another member is assigned
+        them. Without the master, a holder reads on from a slave but could not commit before a release, and
+        another member could not open the queue. A queue without a holder is assigned when its master returns.
         """
         absent, members = self._topics.watched.absent, self._members
         if not absent and not members.slow:
@@ -270,7 +271,7 @@ class GroupBalance:
         }
 
     def hand_over(self, *, now_ms: MonotonicMs) -> None:
-        """Take overdue queues and grant free ones; in a large group at most once per COLLECT_MS."""
+        """Take overdue queues and grant free ones; in a large group, grant at most once per COLLECT_MS."""
         for queue, holding in self.queues.take_overdue(self._members.leaving, now_ms=now_ms):
             log.warning(
                 "queue revoked by force: its member does not release it",

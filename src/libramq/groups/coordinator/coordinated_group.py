@@ -1,14 +1,14 @@
-"""The coordinated group: its parts (members, balance, topics, inquiry), its mode, and what it publishes after
-each event: records before anything else, then grants to fences and answers to members.
+"""The coordinated group: its parts (members, balance, topics, inquiry) and its mode; after each event it
+first records its state, then publishes grants to fences and answers to members.
 
-members        who is a member, when it was last heard from, which queues it reports
-balance        the queues: their holders, their targets, the rebalance that is under way
+members        the members, when each was last seen, and the queues each reports
+balance        the queues: their holders, their targets, the rebalance under way
 topics         the topics that members subscribe to
-inquiry        what has to be found out before any queue is granted
+inquiry        what must be found out before any queue is granted
 
-Nothing is published of who holds what that is not recorded. While the disk refuses (`cannot_persist`), nobody
-is granted anything, and members that join or poll hear SYSTEM_BUSY. While it is unknown who holds what,
-nothing is recorded, so nobody waits for the disk.
+A queue's holder is published only after it is recorded. While the disk refuses (`cannot_persist`), no queue
+is granted, and members that join or poll get SYSTEM_BUSY. While the holders are unknown, nothing is recorded,
+so no request waits for the disk.
 """
 
 from collections.abc import Hashable, Mapping
@@ -36,10 +36,10 @@ from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
 
-#: Ours: how soon a failed record is tried again.
+#: Ours: a failed record is retried after this time.
 RECORD_AGAIN_MS: Final = 1_000
-#: Ours: members that one publication answers, each in up to 0.2 ms with the queues that are opened for it.
-#: The others are due at once: a group does not know how long a turn has lasted.
+#: Ours: one publication answers at most this many members, each in up to 0.2 ms including the opening of its
+#: queues. The others are due at once, because a group does not know how long the turn has lasted.
 ANSWERED_AT_ONCE: Final = 8
 
 P = TypeVar("P", bound=Hashable)
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """One member. owned: its queues and their epochs; revoked: those of them that it has to release."""
+    """One member. owned: its queues and their epochs; revoked: the owned queues that it must release."""
 
     client_id: str
     member: str
@@ -60,7 +60,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A group at one moment. owners: each queue's holder. strategy: the one most members name."""
+    """A snapshot of a group. owners: each queue's holder. strategy: the one that most members name."""
 
     name: str
     epoch: int
@@ -72,7 +72,7 @@ class GroupView:
 
 
 class WaitingJoin(NamedTuple, Generic[T]):
-    """A member's join, to be answered at that time at the latest."""
+    """A member's join, to be answered by `until_ms`."""
 
     ticket: T
     member: GroupMember[Any, T]
@@ -83,10 +83,10 @@ class CoordinatedGroup(Generic[P, T]):
     """One group. Times are monotonic; sessions of restored members begin with `Begun`.
 
     mode_epoch: the epoch of the last change of mode; a member with an earlier epoch does not know the mode.
-    effects: those that were published and not taken yet. is_changed: there is something to record. to_all:
-    the fences need everything, not only what is new.
-    joins, acknowledged: requests to be answered once their change is recorded: joins and removals. While it
-    is unknown who holds what, joins do not wait for that, as their members continue with what they have.
+    effects: published but not yet taken. is_changed: the state must be recorded. to_all: the fences need the
+    full state, not only changes. joins, acknowledged: joins and removals to be answered once their change is
+    recorded. While the holders are unknown, joins do not wait for a record, because their members keep the
+    queues they have.
     """
 
     def __init__(self, name: str, *, shared: SharedTables[P], state: GroupState | None = None) -> None:
@@ -147,12 +147,12 @@ class CoordinatedGroup(Generic[P, T]):
         queues, state = self.balance.queues, self.state
         if state in SELF_ALLOCATED:
             assigned = Assignment(epoch=queues.epoch, mode=MODE_CLIENT)
-        elif state in UNKNOWN:  # It keeps the queues that it reports.
+        elif state in UNKNOWN:  # The member keeps the queues it reports.
             assigned = Assignment(epoch=queues.epoch, queues=dict(sorted(member.held.items())))
         else:
             owned = queues.of(member.id)
             keep = {queue: holding.epoch for queue, holding in owned.items() if queue not in queues.revoked}
-            # Queues that it lists but does not own are to be released, too.
+            # The member must also release queues that it lists but does not own.
             drop = {queue: epoch for queue, epoch in member.held.items() if queue not in keep}
             drop |= {queue: holding.epoch for queue, holding in owned.items() if queue not in keep}
             assigned = Assignment(
@@ -171,7 +171,7 @@ class CoordinatedGroup(Generic[P, T]):
         member.poll = None
 
     def refuse(self, member: GroupMember[P, T], code: ResponseCode, remark: str) -> None:
-        """Answer the held poll, and joins that wait, with an error."""
+        """Answer the member's held poll and waiting joins with an error."""
         if member.poll is not None:
             self.effects.append(Answer(member.poll.ticket, code, remark))
             member.poll = None
@@ -197,12 +197,12 @@ class CoordinatedGroup(Generic[P, T]):
         self.to_all = self.is_changed = True
 
     def assign(self, now_ms: MonotonicMs) -> None:
-        """Act upon the collected changes, if the coordinator assigns the queues."""
+        """Apply the collected changes."""
         self.note_changes()
         self.effects += self.balance.flush(now_ms=now_ms)
 
     def note_changes(self) -> None:
-        """Watch the topics that members subscribe to now; warn the members of a new problem."""
+        """Update the watched topics to the members' subscriptions; warn the members of a new problem."""
         self.topics.keep({topic for profile in self.members.profiles for topic in profile.subscriptions})
         before, self.warning = self.warning, self._tag_conflict()
         if self.warning != before:
@@ -211,12 +211,12 @@ class CoordinatedGroup(Generic[P, T]):
 
     def _tag_conflict(self) -> str:
         profiles = self.members.staying
-        if len(profiles) < 2:  # One member has each topic once.
+        if len(profiles) < 2:  # A single member cannot conflict.
             return ""
         return tag_conflict((each.client_id, each.subscriptions) for each in profiles)
 
     def conclude(self, now_ms: MonotonicMs) -> None:
-        """End the inquiry once all is known: holders keep their queues, and the rest is assigned."""
+        """End the inquiry once no member is awaited: holders keep their queues, and the rest is assigned."""
         inquiry = self.inquiry
         if inquiry is None or inquiry.awaited or inquiry.state not in (State.AWAITING, State.RETURNING):
             return
@@ -242,7 +242,7 @@ class CoordinatedGroup(Generic[P, T]):
         """Record the changes, and return the effects for others."""
         queues, state = self.balance.queues, self.state
         if state in UNKNOWN:
-            if self.cannot_persist:  # What the disk has refused is left to the next record.
+            if self.cannot_persist:  # The next record includes the refused one.
                 self._record_again_at_ms, self.is_changed = None, True
         elif queues.granted or self.is_changed or self.cannot_persist:
             self._record(now_ms)
@@ -295,7 +295,7 @@ class CoordinatedGroup(Generic[P, T]):
         try:
             self._record_state(self.name, state)
         except OSError as error:
-            if not self.cannot_persist:  # Once: the broker's log may be on the same disk.
+            if not self.cannot_persist:  # Log once: log files may be on the same disk.
                 log.error(
                     "group state not written; no queue is granted until it is",
                     group=self.name,
@@ -306,7 +306,7 @@ class CoordinatedGroup(Generic[P, T]):
         self._record_again_at_ms, self.is_changed = None, False
 
     def _grant(self) -> None:
-        """Send the fences the new grants, or everything to all fences if that is due."""
+        """Send new grants to their fences, or the full state to all fences if due."""
         queues = self.balance.queues
         if self.to_all and (queues.granted or self.mode == MODE_CLIENT):
             existing = self.topics.queues(queues)
@@ -324,7 +324,7 @@ class CoordinatedGroup(Generic[P, T]):
         queues.granted.clear()
 
     def _fence_grant(self, broker_name: str, claims: Claims | None = None) -> FenceGrant:
-        """Return a grant of these queues of a broker, or of all of them: the full state for its fence."""
+        """Return a grant of these queues of a broker; None: of all of them, the full state for its fence."""
         queues, is_complete = self.balance.queues, claims is None
         if claims is None:
             claims = {
@@ -343,9 +343,9 @@ class CoordinatedGroup(Generic[P, T]):
         )
 
     def _answer_joins(self, state: State, now_ms: MonotonicMs) -> None:
-        """Answer the members that have joined, at most so many; the others are due at once.
+        """Answer joined members, at most ANSWERED_AT_ONCE; the others are due at once.
 
-        While changes are collected, or the fences asked, those that wait do so for that.
+        Joins with `waits` are held while changes are collected or the fences are queried.
         """
         is_assigned_soon = state is State.ASSIGNING and not self.balance.awaits_topics
         is_assigned_soon = is_assigned_soon or state is State.GATHERING
@@ -365,14 +365,14 @@ class CoordinatedGroup(Generic[P, T]):
                 self.effects.append(Answer(join.ticket, member=join.member.id, assignment=assigned))
 
     def _acknowledge(self) -> None:
-        """Answer the removals, which are recorded now."""
+        """Answer removals, now that they are recorded."""
         for ticket in self.acknowledged:
             refused = self.cannot_persist
             self.effects.append(refusal(ticket, busy(self.name)) if refused else Answer(ticket))
         self.acknowledged.clear()
 
     def _is_to_answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> bool:
-        """Return whether a held poll has an assignment to carry, or was held for its full time."""
+        """Return whether a held poll has news to deliver or was held for its full time."""
         assert member.poll is not None
         if now_ms >= member.poll.until_ms:
             return True
@@ -392,7 +392,7 @@ class CoordinatedGroup(Generic[P, T]):
         return self._fence_grant(broker_name)
 
     def view(self) -> GroupView:
-        """Return a view of the group as it is now."""
+        """Return a snapshot of the group."""
         revoked = self.balance.queues.revoked
         return GroupView(
             name=self.name,

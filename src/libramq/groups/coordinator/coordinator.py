@@ -1,9 +1,8 @@
-"""The coordinator: all coordinated groups whose coordinator is this broker: which requests and openings reach
-a group, when one is dropped, what is remembered of one that another broker has now, and how many there may
-be.
+"""The coordinator: all groups that this broker coordinates; routes requests and events to them, drops groups
+that another broker took over, and limits their number.
 
-A state machine: requests, events and times in, effects out; times are monotonic. A request is answered by an
-`Answer`, in the same call or a later one. The contract is in docs/design/coordinated-groups.md.
+It is a state machine: requests, events and times in, effects out. Times are monotonic. An `Answer` replies to
+a request, in the same call or a later one. The contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -31,18 +30,18 @@ log = get_logger(__name__)
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
 
-#: The design's: 128 bits, which cannot be guessed.
+#: From the design: 128 bits, which cannot be guessed.
 MEMBER_ID_BYTES: Final = 16
 
 
 class Coordinator(Generic[P, T]):
     """Groups by name. P: a connection; T: a request that is answered later.
 
-    record: persists a group's state before any of it is published; None removes it. queues: returns those of
-    a topic over all brokers, sorted, or None; `queues_changed` takes changes, and those of restored groups.
-    must_gather: whether another broker may have coordinated a group that is not known here. fence_epoch: the
-    epoch of a group's fence at this broker; None if there is none. due_by: called with the time by which
-    `tick` is due, whenever that may have become earlier.
+    record: persists a group's state before any of it is published; None removes it. queues: returns the
+    sorted queues of a topic across all brokers, or None; `queues_changed` takes changes, and the queues of
+    restored groups. must_gather: whether another broker may have coordinated a group that is unknown here.
+    fence_epoch: the epoch of a group's fence at this broker; None if there is none. due_by: called with the
+    time of the next `tick` whenever it may have become earlier.
     """
 
     def __init__(
@@ -59,13 +58,13 @@ class Coordinator(Generic[P, T]):
         self._must_gather, self._fence_epoch = must_gather, fence_epoch
         self._shared: SharedTables[P] = SharedTables(record)
         self._groups: dict[str, CoordinatedGroup[P, T]] = {}
-        #: Of groups that were left to other brokers: the last epoch here, and the members then.
+        #: By group given up to another broker: its last epoch here and its members at that time.
         self._former: dict[str, tuple[int, list[str]]] = {}
         self._shared.topics.find = queues
         self._shared.timers.due_by = due_by
 
     def restore(self, states: Mapping[str, GroupState], *, now_ms: MonotonicMs) -> None:
-        """Continue with groups as they were recorded; the sessions of their members begin now."""
+        """Restore recorded groups; the sessions of their members begin now."""
         for name, state in states.items():
             group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, state=state)
             transitions.handle(group, ev.Begun(), now_ms=now_ms)
@@ -75,9 +74,9 @@ class Coordinator(Generic[P, T]):
     def ask(
         self, ticket: T, peer: P, request: rq.Request, *, is_alone: bool = False, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
-        """Handle a request of a member or an operator: one of these effects answers it, or a later one does.
+        """Handle a request of a member or an operator; one of these effects or a later one answers it.
 
-        is_alone: no other client of the group is connected here, which would join next.
+        is_alone: no other client of the group is connected here and about to join.
         """
         try:
             match request:
@@ -146,7 +145,7 @@ class Coordinator(Generic[P, T]):
     # Events.
 
     def happened(self, event: ev.Event, *groups: str, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Handle an event of those of these groups that are coordinated here."""
+        """Handle an event of these groups, ignoring groups that are not coordinated here."""
         effects: list[Effect[T]] = []
         for name in groups:
             known = self._groups.get(name)
@@ -170,10 +169,10 @@ class Coordinator(Generic[P, T]):
     def queues_changed(
         self, topic: str, queues: Sequence[MessageQueue] | None, *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
-        """Take a topic's queues over all brokers; an empty list means that the topic does not exist.
+        """Take a topic's queues across all brokers; an empty list means that the topic does not exist.
 
-        None means that they are unknown, for example since another broker was found. The group then keeps its
-        queues until they are reported, or until `GroupTopics` has waited long enough.
+        None means that the queues are unknown, for example because another broker was found. The group then
+        keeps its queues until they are reported or the wait in `GroupTopics` ends.
         """
         topics = self._shared.topics
         if queues is None:
@@ -186,9 +185,9 @@ class Coordinator(Generic[P, T]):
         return self.happened(ev.QueuesChanged(topic, reason), *topics.groups(topic), now_ms=now_ms)
 
     def masters_absent(self, broker_names: frozenset[str]) -> None:
-        """Take the brokers whose master is gone while a slave serves: their queues stay where they are.
+        """Take the brokers whose master is gone while a slave serves; their queues do not move.
 
-        When such a master is back, the fences are in doubt: its queues may move then.
+        When such a master returns, the fences are in doubt, and its queues may move.
         """
         self._shared.topics.absent = broker_names
 
@@ -201,25 +200,25 @@ class Coordinator(Generic[P, T]):
         else:
             self._shared.stock.pop(group, None)
         if client_ids and group not in self._groups and (epoch := self._fence_epoch(group)) is not None:
-            # A fence is left from an earlier life of the group that no other broker remembers.
+            # A fence remains from an earlier life of the group that no other broker remembers.
             return [ModeChanged(group, MODE_CLIENT, epoch)]
         event = ev.StockMembersJoined(client_ids) if client_ids else ev.StockMembersLeft()
         return self.happened(event, group, now_ms=now_ms)
 
     def refused(self, grant: FenceGrant, epoch: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Handle a fence's refusal of our grant: it has seen epochs up to that one.
+        """Handle a fence's refusal of a grant; the fence has seen epochs up to `epoch`.
 
-        Another broker has coordinated the group meanwhile. If it still does, call `drop`; else the fences are
-        queried again, and the group continues above that epoch.
+        Another broker has coordinated the group meanwhile. If it still does, call `drop`; otherwise the
+        fences are queried again, and the group continues above that epoch.
         """
         group = grant.group
         if grant.mode == MODE_CLIENT and group not in self._groups and group in self._shared.stock:
-            # The fence is left of a coordinator that had the group when ours did not hear of it.
+            # The fence remains from a coordinator that owned the group without our knowledge.
             return [ModeChanged(group, MODE_CLIENT, epoch)]
         return self.happened(ev.GrantRefused(grant.epoch, epoch), group, now_ms=now_ms)
 
     def drop(self, group: str, address: str = "", *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Give up a group that another broker coordinates now, at that address (empty: not known)."""
+        """Give up a group that another broker coordinates now. address: that broker's; empty if unknown."""
         self._shared.stock.pop(group, None)
         known = self._groups.get(group)
         if known is not None:
@@ -229,8 +228,8 @@ class Coordinator(Generic[P, T]):
     def removed(self, group: str, *, may_return: bool, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Handle the deletion of a group at this broker and its fence; members may be alive.
 
-        may_return: using the group creates it again. Members then keep their queues and open them again;
-        otherwise they are refused.
+        may_return: the group is recreated on use. Members then keep their queues and reopen them; otherwise
+        they are refused.
         """
         self._former.pop(group, None)
         known = self._groups.get(group)
@@ -245,12 +244,12 @@ class Coordinator(Generic[P, T]):
         transitions.handle(known, ev.Dissolved(address), now_ms=now_ms)
         try:
             self._shared.record(group, None)
-        except OSError as error:  # A restart reads the group again, and drops it again.
+        except OSError as error:  # A restart restores the group and drops it again.
             log.error("group state cannot be removed", group=group, reason=str(error))
         return known.effects
 
     def tick(self, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Handle what is due: sessions, grace periods, polls, revocations, and collected changes."""
+        """Handle due sessions, grace periods, polls, revocations and collected changes."""
         effects: list[Effect[T]] = []
         touched: dict[str, None] = {}
         for key in self._shared.timers.take_due(now_ms):

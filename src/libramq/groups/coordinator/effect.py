@@ -1,9 +1,9 @@
-"""The effects of a coordinator, which its broker performs in order: answers, grants, queries of fences,
-reports of rebalances.
+"""The effects of a coordinator, which its broker performs in order: answers, grants, fence queries, rebalance
+reports.
 
         Answer                     to a member's request, at once or after it was held
         Grant                      to a broker's fence, by PEER_GRANT; idempotent
-        Gather                     a question; `gathered` takes the answer
+        Gather                     a query of all fences; `gathered` takes the answers
         Assign                     work for a thread; `assigned` takes the result
     Started, Settled, Replaced, ModeChanged     what happened to a group, for events and metrics
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """The answer to a request. member: the one that a GROUP_JOIN admitted."""
+    """The answer to a request. member: the id of the member that a GROUP_JOIN admitted."""
 
     ticket: T
     code: ResponseCode = ResponseCode.SUCCESS
@@ -56,7 +56,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Make a large group's assignment on a thread: it may take seconds."""
+    """Compute a large group's assignment in a thread, which may take seconds."""
 
     group: str
     work: Assigning
@@ -64,7 +64,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A rebalance began or got another cause. who: the client ids, or the topic, that caused it."""
+    """A rebalance began or got another cause. who: the client ids or the topic that caused it."""
 
     group: str
     epoch: int
@@ -75,16 +75,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A rebalance has ended: every queue is held by the member it is meant for.
+    """A rebalance has ended: every queue is held by its target member.
 
-    It has what brokers cannot observe; `groups.rebalance` records which queues moved, and how long it took.
-    The figures are computed when somebody asks for them: members wait for their answers, and nobody for
-    these. Retry topics carry no load and are left out of them.
+    This event has the facts that brokers cannot observe; `groups.rebalance` records which queues moved, and
+    the duration. The figures are computed on first use, so that the members' answers do not wait for them.
+    They leave out retry topics, which carry no load.
 
-    profiles: of the members that stay. names: client ids of all members, those that have left too. before,
-    after: members by queue. existing: all queues. committed: those whose former holders had committed
-    everything. counted: the fewest moves, if they were counted with the assignment. duplicates: messages that
-    members saw again meanwhile, as they reported.
+    profiles: the remaining members'. names: client ids of all members, including departed ones. before,
+    after: members by queue. existing: all queues. committed: queues whose former holders had committed
+    everything. counted: the fewest moves, if counted with the assignment. duplicates: redelivered messages
+    that members reported meanwhile.
     """
 
     group: str
@@ -111,20 +111,20 @@ class Settled:
 
     @property
     def moved(self) -> list[MessageQueue]:
-        """Return the queues that have changed hands, over all brokers."""
+        """Return the queues that changed hands, across all brokers."""
         return [queue for queue in self._loads() if self.before.get(queue) != self.after[queue]]
 
     @property
     def uncommitted(self) -> list[MessageQueue]:
-        """Return the queues whose messages may come again.
+        """Return the queues whose messages may be redelivered.
 
-        They were lost, or released before everything handled was committed.
+        They were lost, or released before all handled messages were committed.
         """
         return [queue for queue in self.moved if queue not in self.committed]
 
     @property
     def minimum(self) -> int:
-        """Return how few moves, over all brokers, would have made the loads even; as costly as to assign."""
+        """Return the fewest moves, across all brokers, that balance the load; as costly as an assignment."""
         if self.counted is not None:
             return self.counted
         queues = [queue for queue in self.existing if counts(queue.topic)]
@@ -146,7 +146,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
-    """The group's queues are assigned in another way from now on."""
+    """The group's assignment mode has changed."""
 
     group: str
     mode: str

@@ -1,7 +1,6 @@
-"""The events of a coordinated group: requests, ends of connections and sessions, topics, fences, time; the
-rows of the table in `transitions`.
+"""The events of a coordinated group, which are the rows of the table in `transitions`.
 
-Requests of members and operators, ends of connections and sessions, topics, stock members, fences, time.
+They come from members, operators, connections, sessions, topics, stock members, fences and time.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A client joins, or a member returns. is_alone: no other client of the group is connected here."""
+    """A client joins or a member returns. is_alone: no other client of the group is connected here."""
 
     ticket: Any
     peer: Any
@@ -97,9 +96,9 @@ class QueuesChanged:
 
 @dataclass(frozen=True, slots=True)
 class QueuesRemoved:
-    """A fence has taken a topic's queues from their holders: the topic was deleted, or its offsets were set.
+    """A fence took a topic's queues from their holders: the topic was deleted or its offsets were set.
 
-    Queues that exist are granted again: the topic may have been created again before anybody looked.
+    Existing queues are granted again, because the topic may have been recreated in the meantime.
     """
 
     topic: str
@@ -109,7 +108,7 @@ class QueuesRemoved:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A thread has made the assignment of a large group, or has failed to."""
+    """A thread has computed the assignment of a large group, or failed to."""
 
     work: Assigning
     made: Made | Exception
@@ -131,8 +130,8 @@ class StockMembersLeft:
 class GrantRefused:
     """A fence has refused the grant of epoch `granted`: it has openings up to `epoch`.
 
-    Another broker has coordinated the group meanwhile. If it still does, the group has to be dropped; else it
-    continues above that epoch.
+    Another broker has coordinated the group meanwhile. If it still does, the group must be dropped; otherwise
+    the group continues above that epoch.
     """
 
     granted: int
@@ -146,7 +145,7 @@ class FencesInDoubt:
 
 @dataclass(frozen=True, slots=True)
 class FencesReported:
-    """The fences have reported; those that have not answered are missing."""
+    """The fences have reported; reports of unanswering fences are missing."""
 
     reports: Sequence[FenceReport]
 
@@ -175,7 +174,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Dissolved:
-    """The group was deleted, or another broker coordinates it now: at that address, if known."""
+    """The group was deleted, or another broker coordinates it now. address: that broker's, if known."""
 
     address: str
 

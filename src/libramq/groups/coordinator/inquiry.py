@@ -1,8 +1,8 @@
-"""The inquiry: what a new coordinator must learn before it may assign queues: how long it waits for fences
-and members, those of brokers that have just started too, and which epoch it believes.
+"""The inquiry: finds out who holds the queues before a new coordinator assigns them; limits the wait for
+fences and members, and decides which epochs are credible.
 
 A group has one in the states GATHERING, AWAITING, PARTING and RETURNING. Members continue reading meanwhile:
-their assignment is what they report to hold.
+their assignment is the queues they report to hold.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,30 +15,30 @@ from libramq.groups.coordinator.state import State
 from libramq.groups.queue_holdings import Holding
 from libramq.message.queue import MessageQueue
 
-#: Ours: a broker that has not answered by then counts as gone; if it is not, its fence will refuse our
+#: Ours: a broker that has not answered within this time counts as gone; if it is not, its fence will refuse
 #: grants.
 GATHER_MS_MAX: Final = 5_000
-#: The design's: one default session of our clients; less if those that returned have shorter ones.
+#: From the design: one default session of LibraMQ's clients; less if all returned members have shorter ones.
 AWAIT_MS_MAX: Final = 10_000
 #: Ours: Java's client commits one-way, up to some milliseconds after it unregisters (bench/java_rebalance).
 PARTING_MS: Final = 500
 #: Ours: a client sends its next poll as soon as one is answered.
 RETURN_MS_MAX: Final = 500
 
-#: Ours: how far a reported epoch may lie above all known ones: a power cut may have lost the last ones, and
-#: a rebalance uses only a few.
+#: Ours: a reported epoch may exceed all known ones by this much, because a power cut may have lost the last
+#: epochs; a rebalance uses only a few.
 EPOCHS_LOST_MAX: Final = 1_000
 
-#: The queues that members report, by member in the order they joined.
+#: The queues that members report to hold, by member in joining order.
 Claims = Mapping[str, Mapping[MessageQueue, int]]
 
 
 @dataclass(slots=True)
 class GroupInquiry:
-    """An inquiry under way. awaited: members not seen yet; epoch: the highest that was seen.
+    """An inquiry under way. awaited: members not seen yet; epoch: the highest one seen.
 
-    gone: members that have left before or meanwhile, though fences may still name them. remnants: what absent
-    members had open when the last inquiry ended: they were awaited then, and are not again for that.
+    gone: members that have left, although fences may still name them. remnants: queues that absent members
+    had open when the last inquiry ended; their members were awaited then, and are not awaited again.
     """
 
     state: State
@@ -57,12 +57,12 @@ class GroupInquiry:
         *,
         now_ms: MonotonicMs,
     ) -> None:
-        """Take the reports of the fences. members: those that are here already, with their sessions.
+        """Take the reports of the fences. members: the sessions of members already present.
 
-        unseen: recorded members that have not been seen yet; they are awaited. Openings of members that
-        had already left are remnants, and nobody waits for them. If several coordinators used one epoch, each
-        cut off with a part of the cluster, the members of all of them count; so do those of a broker to whose
-        fence no other coordinator has written since, for the queues that they have open there.
+        unseen: recorded members not seen yet, which are awaited. Openings of departed members are remnants,
+        and their members are not awaited. If several partitioned coordinators used the same epoch, the
+        members of all of them count. At a fence that no other coordinator has written to since, members also
+        count for the queues they have open there.
         """
         current: set[str] = set()
         for answer in answers:
@@ -83,7 +83,7 @@ class GroupInquiry:
         self.awaited = {
             holding.member: None
             for queue, holding in self.openings.items()
-            if holding.member  # Else an operator closed the queue.
+            if holding.member  # Otherwise an operator closed the queue.
             and self.remnants.get(queue) != holding
             and holding.member not in members
             and holding.member not in self.gone
@@ -96,14 +96,13 @@ class GroupInquiry:
         self.awaited.pop(member, None)
 
     def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
-        """Return each queue's final holder: what members claim, unless another member has opened it since.
+        """Return each queue's final holder: the member that claims it, unless another has opened it since.
 
-        A queue that its fence lets a member read, which claims it under that epoch, stays with this one:
-        another coordinator, cut off with a part of the cluster, may have granted it since without being able
-        to ask for it. Of other claims the one with the highest epoch wins. A member that claims nothing has
-        lost its state, and gets back the queues it had opened. An opening that its member does not list among
-        others dates from before it released that queue. A claim above its fence's epoch was not opened yet,
-        or the fence has lost it.
+        A member that claims a queue under the epoch of its opening at the fence keeps the queue: a
+        partitioned coordinator may have granted it to another member since without being able to revoke it.
+        Among other claims the highest epoch wins. A member that claims nothing has lost its state, and gets
+        back the queues it had opened. If a member lists other queues but not an opened one, the opening
+        predates its release. A claim above the fence's epoch was not opened yet, or the fence has lost it.
         """
         held = {
             queue: holding
@@ -120,7 +119,7 @@ class GroupInquiry:
         return held
 
     def _is_later(self, queue: MessageQueue, held: Mapping[MessageQueue, Holding], epoch: int) -> bool:
-        """Return whether a claim counts instead of what is known: it is later, and nobody reads the queue."""
+        """Return whether a claim supersedes the known holder: it is later, and the queue is not open."""
         known = held.get(queue)
         return known is None or (known.epoch < epoch and known != self.openings.get(queue))
 

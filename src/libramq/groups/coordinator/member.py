@@ -1,9 +1,9 @@
-"""The member of a coordinated group: when its session ends, the grace after its connection ended, how long
-its poll is held, and what it was last sent.
+"""The member of a coordinated group: its session, the grace period after its connection ends, its held poll,
+and the assignment last sent to it.
 
-A session lasts while the member sends requests; a poll is one, and is held until there is news or a third of
-the session has passed. When the member's connection ends a short grace period begins, which any request over
-another connection ends. A static member has no grace period: it is known by its name and returns to it.
+A session lasts while the member sends requests, including polls. A poll is held until there is news or a
+third of the session has passed. When the member's connection ends, a short grace period begins; any request
+over another connection ends it. A static member has no grace period, because it returns under its name.
 """
 
 from collections.abc import Hashable
@@ -20,17 +20,18 @@ from libramq.groups.rebalance_event import Reason
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
 
-#: The design's: the time in which a member may reconnect.
+#: From the design: the time in which a member may reconnect.
 CLOSED_GRACE_MS: Final = 150
-#: Heartbeats come three times a session, so that one may be lost.
+#: Heartbeats come three times per session, so that one may be lost.
 POLLS_PER_SESSION: Final = 3
-#: Ours: how soon a grant that a member does not list is repeated; the member may be about to open it.
+#: Ours: a grant is repeated after this time if the member does not list it; it may be about to open the
+#: queue.
 REPEAT_MS: Final = 100
 
 
 @dataclass(slots=True)
 class HeldPoll(Generic[T]):
-    """A poll that is held. epoch: of the assignment the member has."""
+    """A held poll. epoch: that of the member's current assignment."""
 
     ticket: T
     epoch: int
@@ -48,7 +49,7 @@ class Sent(Generic[P]):
 
 @dataclass(slots=True)
 class GroupMember(Generic[P, T]):
-    """One member. held: the queues that it listed last, and those that were opened with an answer since."""
+    """One member. held: the queues it listed last, and those opened with an answer since."""
 
     id: str
     profile: MemberProfile
@@ -61,7 +62,7 @@ class GroupMember(Generic[P, T]):
 
     @property
     def due_ms(self) -> MonotonicMs:
-        """Return when the member's next deadline is."""
+        """Return the member's next deadline."""
         due = self.seen_at_ms + self.profile.session_ms
         if self.closed_at_ms is not None:
             due = min(due, self.closed_at_ms + CLOSED_GRACE_MS)
@@ -90,7 +91,7 @@ class GroupMember(Generic[P, T]):
             self.closed_at_ms = now_ms
 
     def ended(self, *, now_ms: MonotonicMs) -> Reason | None:
-        """Return why the member has to be removed, or None while it has not."""
+        """Return why the member must be removed; None if it need not be."""
         if now_ms - self.seen_at_ms >= self.profile.session_ms:
             return Reason.SESSION_EXPIRED
         if self.closed_at_ms is not None and now_ms - self.closed_at_ms >= CLOSED_GRACE_MS:
@@ -98,7 +99,7 @@ class GroupMember(Generic[P, T]):
         return None
 
     def hold(self, ticket: T, epoch: int, hold_ms: int | None, *, now_ms: MonotonicMs) -> None:
-        """Hold a poll, for hold_ms at most if the member says so; an earlier one has been answered."""
+        """Hold a poll, at most for the hold_ms the member specifies; an earlier poll has been answered."""
         assert self.poll is None
         longest_ms = self.profile.session_ms // POLLS_PER_SESSION
         if hold_ms is not None:
@@ -106,13 +107,13 @@ class GroupMember(Generic[P, T]):
         self.poll = HeldPoll(ticket, epoch, now_ms + longest_ms)
 
     def is_news(self, assignment: Assignment, mode_epoch: int, *, now_ms: MonotonicMs) -> bool:
-        """Return whether the held poll has to be answered with this assignment now.
+        """Return whether the held poll must be answered with this assignment now.
 
-        An assignment that was just sent over this connection is not repeated at once: the member may be
+        An assignment just sent over this connection is not repeated at once, because the member may be
         applying it.
         """
         assert self.poll is not None
-        # Whether it lacks a grant, or does not know the group's mode.
+        # The member lacks a grant or does not know the group's mode.
         needed = self.poll.epoch < mode_epoch or (
             assignment.mode == MODE_EPOCHS
             and any(self.held.get(queue) != epoch for queue, epoch in assignment.queues.items())
@@ -129,5 +130,5 @@ class GroupMember(Generic[P, T]):
         if needed:
             repeat_at_ms = sent.at_ms + REPEAT_MS
             self.poll.until_ms = min(self.poll.until_ms, repeat_at_ms)
-            return now_ms >= repeat_at_ms  # A time in the past would look as if the broker had stood still.
+            return now_ms >= repeat_at_ms  # A time in the past would look like a stalled broker.
         return False

@@ -1,10 +1,10 @@
-"""The membership of a coordinated group: who is a member, which member a returning client or static name is,
-and who is fenced.
+"""The membership of a coordinated group: admits members, recognizes returning clients and static names, and
+fences replaced ones.
 
     a new client                          a new id
-    the id of a member                    that member: what it holds stays
+    the id of a member                    that member, with its queues
         the same client on its connection     that member: the answer to its first join was lost
-        an id that nobody has (any more)      that id: after its coordinator was lost, a member keeps its id
+        an unused id                          that id: a member keeps its id when its coordinator is lost
         the name of a static member           that member's place, under a new id; the former instance is
         fenced
 
@@ -31,9 +31,9 @@ from libramq.message.queue import MessageQueue
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
 
-#: Ours: how many former instances of static members are remembered, to be fenced by name.
+#: Ours: this many former instances of static members are remembered, to be fenced by name.
 REPLACED_MAX: Final = 1_000
-#: Ours: how many members that have left are remembered, which fences may still name.
+#: Ours: this many departed members are remembered, because fences may still name them.
 LEFT_MAX: Final = 1_000
 
 
@@ -42,7 +42,7 @@ _ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class Admission(NamedTuple, Generic[P, T]):
-    """An admitted member. earlier: its profile before; replaced: the member whose place it took."""
+    """An admitted member. earlier: its previous profile; replaced: the member whose place it took."""
 
     member: GroupMember[P, T]
     earlier: MemberProfile | None = None
@@ -55,17 +55,17 @@ class GroupMembership(Generic[P, T]):
     def __init__(self, group: str, shared: SharedTables[P]) -> None:
         self._group = group
         self._shared = shared
-        #: By id, in the order they joined.
+        #: Members by id, in joining order.
         self.members: dict[str, GroupMember[P, T]] = {}
         self._instances: dict[str, str] = {}
-        #: This group's part of what the shared tables count.
+        #: This group's share of the counts in the shared tables.
         self._subscription_bytes = self.held_count = 0
         self._replaced: dict[str, str] = {}
-        #: Ids of members that stop: they get no more queues, and release those they hold.
+        #: Ids of stopping members, which get no more queues and release their own.
         self.leaving: set[str] = set()
-        #: Ids of the last members that have left; nobody waits for them.
+        #: Ids of the last members that have left, which are not awaited.
         self.left: dict[str, None] = {}
-        #: Ids of members with a handler that takes too long: others get their queues, if there are any.
+        #: Ids of members with a handler that takes too long; other members, if any, get their queues.
         self.slow: set[str] = set()
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class GroupMembership(Generic[P, T]):
         return iter(self.members.values())
 
     def require(self, member: str) -> GroupMember[P, T]:
-        """Return the member of that id; raises UnknownMember, or Fenced if another has taken its place."""
+        """Return the member with an id; raises UnknownMember, or Fenced if another has taken its place."""
         known = self.members.get(member)
         if known is not None:
             return known
@@ -89,7 +89,7 @@ class GroupMembership(Generic[P, T]):
         )
 
     def named(self, name: str) -> list[GroupMember[P, T]]:
-        """Return the static member of that name, else those with that client id; raises UnknownMember."""
+        """Return the static member of that name, or the members with that client id; raises UnknownMember."""
         if name in self._instances:
             return [self.members[self._instances[name]]]
         found = [member for member in self if member.profile.client_id == name]
@@ -118,10 +118,10 @@ class GroupMembership(Generic[P, T]):
     ) -> Admission[P, T]:
         """Admit a client. profile.member is a new id; wanted: the id that the client claims.
 
-        if_free: do not replace another member; the static name is given back only if it is free.
+        if_free: do not replace another member; a static name is returned only if it is free.
         Raises Fenced, InvalidParameter, SystemError when the group is full, or SystemBusy.
         """
-        if not wanted:  # This client on this connection may be a member already.
+        if not wanted:  # The client on this connection may already be a member.
             keys = (key for key in self._shared.connections.of(peer) if key.group == self._group)
             clients = {self.members[key.member].profile.client_id: key.member for key in keys}
             wanted = clients.get(profile.client_id)
@@ -155,7 +155,7 @@ class GroupMembership(Generic[P, T]):
         return Admission(self._add(profile, peer, now_ms), replaced.profile if replaced else None, replaced)
 
     def _require_room(self, profile: MemberProfile, former: GroupMember[P, T] | None) -> None:
-        """Raise SystemBusy if a client's subscriptions cannot be kept beside those of all members."""
+        """Raise SystemBusy if there is no room for a client's subscriptions."""
         before = former.profile.subscription_bytes if former is not None else 0
         more = profile.subscription_bytes - before
         of_group, of_all = self._subscription_bytes + more, self._shared.subscription_bytes + more
@@ -175,7 +175,7 @@ class GroupMembership(Generic[P, T]):
         self._shared.held_count += more
 
     def restore(self, profile: MemberProfile, *, now_ms: MonotonicMs) -> None:
-        """Add a recorded member; its connection is not known yet."""
+        """Add a recorded member, whose connection is not known yet."""
         self._add(profile, None, now_ms)
 
     def seen(self, member: GroupMember[P, T], peer: P, *, now_ms: MonotonicMs) -> None:
@@ -199,7 +199,7 @@ class GroupMembership(Generic[P, T]):
                 self.holds(member, member.held | {queue: claim.epoch})
 
     def released(self, member: GroupMember[P, T], queues: Iterable[MessageQueue]) -> None:
-        """Note queues that a member lists no longer."""
+        """Note queues that a member no longer lists."""
         before = len(member.held)
         for queue in queues:
             member.held.pop(queue, None)
@@ -223,7 +223,7 @@ class GroupMembership(Generic[P, T]):
             del self._instances[member.profile.instance]
 
     def note_left(self, member: str) -> None:
-        """Note that a member says that it has left."""
+        """Remember a member that has left on its own."""
         self.left[member] = None
         if len(self.left) > LEFT_MAX:
             del self.left[next(iter(self.left))]
@@ -235,7 +235,7 @@ class GroupMembership(Generic[P, T]):
 
     @property
     def staying(self) -> list[MemberProfile]:
-        """Return the profiles of members that are neither leaving nor slow; of the slow if all are."""
+        """Return the profiles of members that are neither leaving nor slow; if all are slow, of those."""
         staying = [profile for profile in self.profiles if profile.member not in self.leaving]
         return [profile for profile in staying if profile.member not in self.slow] or staying
 

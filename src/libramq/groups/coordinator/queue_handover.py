@@ -1,12 +1,12 @@
-"""The handover: who holds each queue, under which epoch, to whom it goes next, when it is revoked, when a
-holder that does not release loses it, and which counted attempts go with it.
+"""The handover: each queue's holder, epoch and target; revokes queues, takes them from holders that do not
+release them, and passes on counted delivery attempts.
 
     held by its target    nothing happens, and the epoch stays
-    held by another       revoked: the holder is asked to release it, and loses it after its revoke timeout
-    held by nobody        granted to its target, under an epoch above all its earlier ones
+    held by another       revoked: the holder must release it, and loses it after its revoke timeout
+    not held              granted to its target, under an epoch above all its earlier ones
 
-So no queue is ever held by two members. News for fences and members is collected in `granted` and `to_notify`
-until the caller takes it from there.
+So two members never hold the same queue. Changes for fences and members collect in `granted` and `to_notify`,
+from which the caller takes them.
 """
 
 from collections.abc import Callable, Collection, Container, Mapping
@@ -20,10 +20,10 @@ from libramq.message.queue import MessageQueue
 
 
 class QueueHandover(QueueHoldings):
-    """The queues of one group. epoch: the group's, first_epoch at the beginning; it rises with each target.
+    """The queues of one group. epoch: the group's, initially first_epoch; it rises with each target.
 
-    revoked: queues that their holder has to release, and until when. unheld: those that have a target but no
-    holder. granted, to_notify: queues with a new holder, and members whose queues changed.
+    revoked: queues that their holder must release, with the deadline. unheld: queues with a target but no
+    holder. granted: queues with a new holder. to_notify: members whose queues changed.
     """
 
     def __init__(self, epoch: int = 0, claims: Claims | None = None) -> None:
@@ -32,14 +32,14 @@ class QueueHandover(QueueHoldings):
         self.revoked: dict[MessageQueue, MonotonicMs] = {}
         self.granted: dict[MessageQueue, None] = {}
         self.to_notify: dict[str, None] = {}
-        #: The earliest time at which a revoked queue has to be taken from its holder.
+        #: The earliest time at which a revoked queue must be taken from its holder.
         self.overdue_at_ms: MonotonicMs | None = None
         self.unheld: dict[MessageQueue, None] = {}
-        #: Of the messages at which queues in order were released last.
+        #: Delivery attempts of the messages at which orderly queues were last released.
         self.attempts: dict[MessageQueue, Attempts] = {}
         self._gone: set[str] = set()
         self._committed: dict[MessageQueue, bool] = {}
-        #: The epochs under which queues that are free now were held last.
+        #: The last epoch of each free queue.
         self._last: dict[MessageQueue, int] = {}
         self._floor = epoch
         for queue, claim in (claims or {}).items():
@@ -48,7 +48,7 @@ class QueueHandover(QueueHoldings):
 
     @classmethod
     def resumed(cls, epoch: int, holdings: Mapping[MessageQueue, Holding]) -> Self:
-        """Begin a new epoch with the holders that were found out; all of them are published again."""
+        """Begin a new epoch with the holders that an inquiry found, and publish all of them again."""
         handover = cls(epoch)
         handover._floor = epoch - 1
         for queue, holding in holdings.items():
@@ -60,7 +60,7 @@ class QueueHandover(QueueHoldings):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether every queue is at its target."""
+        """Return whether every queue is held by its target."""
         return not self.revoked and not self.unheld
 
     def retarget(
@@ -70,9 +70,9 @@ class QueueHandover(QueueHoldings):
         *,
         now_ms: MonotonicMs,
     ) -> bool:
-        """Set the members that the queues are meant for, and return whether that is a change.
+        """Set the target member of each queue, and return whether targets changed.
 
-        revoke_timeout_ms: how long each member may take to release a queue.
+        revoke_timeout_ms: returns a member's time limit for releasing a queue.
         """
         is_new = target != self.target
         if is_new:
@@ -96,7 +96,7 @@ class QueueHandover(QueueHoldings):
         """Grant free queues to their targets."""
         ready = [queue for queue in self.unheld if self.target[queue] not in self._gone]
         if any(self._last.get(queue, self._floor) >= self.epoch for queue in ready):
-            self.epoch += 1  # Released by its own target: it still needs a new grant.
+            self.epoch += 1  # Even if its own target released a queue, it needs a new grant.
         for queue in ready:
             del self.unheld[queue]
             self.hold(queue, Holding(self.target[queue], self.epoch, now_ms))
@@ -110,15 +110,15 @@ class QueueHandover(QueueHoldings):
         committed: Container[MessageQueue] = (),
         attempts: Mapping[MessageQueue, Attempts] | None = None,
     ) -> None:
-        """Release a member's queues, each under that epoch; others than its own are ignored.
+        """Release a member's queues, each under its epoch; queues that the member does not hold are ignored.
 
-        committed: those whose handled messages are all committed.
+        committed: queues whose handled messages are all committed.
         """
         for queue, epoch in queues.items():
             holding = self.holdings.get(queue)
             if holding is not None and holding.member == member and holding.epoch == epoch:
                 self._free_queue(queue, is_committed=queue in committed)
-                if attempts and queue in attempts:  # Else it may never have opened what others have counted.
+                if attempts and queue in attempts:  # Else keep others' counts: it may not have opened it.
                     self.attempts[queue] = attempts[queue]
 
     def release_unlisted(self, member: str, held: Container[MessageQueue]) -> None:
@@ -130,9 +130,9 @@ class QueueHandover(QueueHoldings):
     def take_overdue(
         self, spared: Container[str] = (), *, now_ms: MonotonicMs
     ) -> list[tuple[MessageQueue, Holding]]:
-        """Take the queues that were not released in time, and return them with their former holders.
+        """Take queues that were not released in time, and return them with their former holders.
 
-        spared: members that stop; they have a deadline of their own.
+        spared: members that are stopping; they have their own deadline.
         """
         due_ms = self.overdue_at_ms
         if due_ms is None or now_ms < due_ms:
@@ -142,7 +142,7 @@ class QueueHandover(QueueHoldings):
             for queue, until_ms in self.revoked.items()
             if now_ms >= until_ms and self.holdings[queue].member not in spared
         ]
-        # If a spared member stays after all, the group is balanced again, and `retarget` sets a new time.
+        # If a spared member stays after all, the group is rebalanced and `retarget` sets a new time.
         self.overdue_at_ms = min((at_ms for at_ms in self.revoked.values() if at_ms > now_ms), default=None)
         taken = [(queue, self.holdings[queue]) for queue in overdue]
         for queue, holding in taken:
@@ -156,19 +156,19 @@ class QueueHandover(QueueHoldings):
             self.revoked[queue] = until_ms + by_ms
 
     def depart(self, member: str) -> None:
-        """Note that a member is leaving: what it releases is not granted to it again."""
+        """Note that a member is leaving, so that queues it releases are not granted to it again."""
         self._gone.add(member)
 
     def expel(self, member: str) -> None:
-        """Remove a member: the queues it held are free, and none is meant for it."""
+        """Remove a member: free its queues, and grant it no more."""
         self._gone.add(member)
         for queue in list(self.of(member)):
             self._free_queue(queue)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a member's queues to its successor, under a new epoch, so that the predecessor is fenced.
+        """Give a member's queues to its successor, under a new epoch that fences the predecessor.
 
-        Revoked queues are free: the successor is a new process that never had them open.
+        Revoked queues become free, because the successor is a new process that never had them open.
         """
         self.epoch += 1
         for queue in list(self.of(old)):
@@ -207,9 +207,9 @@ class QueueHandover(QueueHoldings):
             self.overdue_at_ms = None
 
     def take_committed(self) -> set[MessageQueue]:
-        """Return the queues that were given up since they were held last, each time with all committed.
+        """Return the queues of which every release since the last call had everything committed.
 
-        Of those that nobody holds now this is kept for whom they are granted to next.
+        For queues without a holder, the fact is kept until they are granted again.
         """
         committed = {queue for queue, is_committed in self._committed.items() if is_committed}
         self._committed = {queue: it for queue, it in self._committed.items() if queue not in self.holdings}
@@ -222,15 +222,15 @@ class QueueHandover(QueueHoldings):
             self.unheld[queue] = None
 
 
-#: Queues, and the epoch each was granted under.
+#: Queues and the epochs of their grants.
 Epochs = Mapping[MessageQueue, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One member's assignment, under an epoch of its group. In mode `client` the member allocates itself.
+    """One member's assignment, under an epoch of its group. In mode `client` the member allocates for itself.
 
-    warning: a problem of the group, for the member's user; "" for none.
+    warning: a problem of the group, for the member's user; "" if none.
     """
 
     epoch: int

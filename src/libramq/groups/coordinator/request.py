@@ -1,6 +1,4 @@
-"""Requests to a coordinator: the bounds of what members and operators send (session, revoke timeout, names,
-queues), and the refusal of each.
-"""
+"""Requests to a coordinator: their values, limits (session, revoke timeout, names, queues) and refusals."""
 
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
@@ -16,13 +14,13 @@ from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message import names
 from libramq.message.queue import MessageQueue
 
-#: The design's: a pause of the interpreter would end shorter ones.
+#: From the design: a pause of the interpreter would end shorter sessions.
 SESSION_MS_MIN: Final = 1_000
 #: Ours; Kafka's group.max.session.timeout.ms is half of it.
 SESSION_MS_MAX: Final = 3_600_000
-#: Ours: a member learns of a revocation by the answer to its poll, and its release has to travel back.
+#: Ours: the answer to a poll must reach the member, and its release must travel back.
 REVOKE_TIMEOUT_MS_MIN: Final = 1_000
-#: Ours: the longest that others may have to wait for a queue that is not released.
+#: Ours: the longest that others may wait for an unreleased queue.
 REVOKE_TIMEOUT_MS_MAX: Final = 600_000
 #: Ours: upstream's client ids are address@instance@unit, without a limit.
 CLIENT_ID_LENGTH_MAX: Final = 255
@@ -34,20 +32,20 @@ EXPRESSION_LENGTH_MAX: Final = 16_384
 OPERATOR_LENGTH_MAX: Final = 255
 #: Ours: ten times the design's 10,000 queues of a group.
 HELD_MAX: Final = 100_000
-#: Ours: how many members an error names.
+#: Ours: an error names at most this many members.
 NAMED_MAX: Final = 20
 
 
-#: The queues that a member reports to hold, and their epochs.
+#: The queues that a member reports to hold, with their epochs.
 Held = dict[MessageQueue, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client joins, or a member returns. member: its id, if it has one; held: the queues it holds.
+    """A client joins or a member returns. member: its id, if it has one; held: the queues it holds.
 
-    if_free: do not replace another member. waits: it is answered once the changes collected with it have
-    been acted upon, so that the answer has its assignment.
+    if_free: do not replace another member. waits: answer only after the changes collected with this join have
+    been applied, so that the answer contains the assignment.
     """
 
     group: str
@@ -67,10 +65,11 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """A member polls for its assignment. epoch: its current one's; duplicates: seen since the last poll.
+    """A member polls for its assignment. epoch: its current assignment's; duplicates: seen since the last
+    poll.
 
-    is_leaving: it stops, and releases its queues as they are drained. is_slow: a handler takes too long.
-    hold_ms: how long it may be held; None: a third of the session.
+    is_leaving: the member is stopping, and releases its queues as they are drained. is_slow: a handler takes
+    too long. hold_ms: how long the poll may be held; None: a third of the session.
     """
 
     group: str
@@ -87,8 +86,8 @@ class Poll:
 class Release:
     """A member has released queues. is_leaving, is_slow: as in a poll.
 
-    committed: those of them whose handled messages are all committed, so that none is redelivered.
-    attempts: of the messages at which queues in order are released.
+    committed: queues whose handled messages are all committed, so that none is redelivered. attempts:
+    delivery attempts of the messages at which orderly queues are released.
     """
 
     group: str
@@ -117,7 +116,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """An operator removes a member, by its static name or its client id. host: the operator's."""
+    """An operator removes a member by its static name or client id. host: the operator's."""
 
     group: str
     name: str
@@ -174,7 +173,7 @@ def operator_of(remove: Remove) -> str:
 
 
 def check_listed(queues: Sized) -> None:
-    """Check how many queues a request lists; raises InvalidParameter."""
+    """Check the number of queues that a request lists; raises InvalidParameter."""
     if len(queues) > HELD_MAX:
         raise _invalid(f"a member lists {HELD_MAX} queues at most, not {len(queues)}")
 
@@ -207,12 +206,12 @@ def busy(group: str) -> BrokerError:
 
 
 def at_limit(what: str) -> BrokerError:
-    """Return the refusal of what would exceed a limit of this broker."""
+    """Return the refusal of a request that would exceed a limit of this broker."""
     return broker_error(ResponseCode.SYSTEM_ERROR, f"{what}, which is the limit")
 
 
 def no_members(group: str) -> BrokerError:
-    """Return the error for a group that is not known here."""
+    """Return the error for a group that is unknown here."""
     return broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
 
 

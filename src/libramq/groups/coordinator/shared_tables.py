@@ -1,6 +1,4 @@
-"""The tables that all coordinated groups of a broker share: topics, members, timers, and what is to be
-recorded.
-"""
+"""The tables that all coordinated groups of a broker share: topics, connections, timers and counts."""
 
 import heapq
 from collections.abc import Callable, Hashable
@@ -18,23 +16,24 @@ from libramq.groups.memberships import Memberships
 
 P = TypeVar("P", bound=Hashable)
 
-#: Ours: queues that all members list: 10,000 members with 50 each; 100 MB. A group may have what is left
-#: beside it: members list queues that nobody knows yet, and others must still be able to list theirs.
+#: Ours: all members together list at most this many queues: 10,000 members with 50 each, 100 MB. A group may
+#: use as many as are left: members may list queues that are not known yet, and others must still be able to
+#: list theirs.
 HELD_OF_ALL_MAX: Final = 500_000
 
 
 class MemberKey(NamedTuple):
-    """A member of a group; the group itself where the member is empty."""
+    """A member of a group; the group itself if `member` is empty."""
 
     group: str
     member: str = ""
 
 
 class GroupTimers:
-    """The timers of groups and members, by monotonic times. Each has one; it may fire early but never late.
+    """The timers of groups and members, one each, by monotonic time. A timer may fire early but never late.
 
-    A deadline that moves later is left alone: a timer that fires too early is set again then.
-    next_due_ms: the earliest time at which one may fire.
+    A deadline that moves later changes no timer: if the timer fires too early, it is set again.
+    next_due_ms: the earliest time at which a timer may fire.
     due_by: called with that time whenever a timer is set.
     """
 
@@ -46,7 +45,7 @@ class GroupTimers:
         self.next_due_ms: MonotonicMs | None = None
 
     def wake_by(self, key: MemberKey, due_ms: MonotonicMs | None) -> None:
-        """Fire at that time at the latest; None: no timer needed."""
+        """Fire at `due_ms` at the latest; None: no timer needed."""
         if due_ms is None or self._due.get(key, due_ms + 1) <= due_ms:
             return
         self._due[key] = due_ms
@@ -56,7 +55,7 @@ class GroupTimers:
         self.due_by(self.next_due_ms)
 
     def take_due(self, now_ms: MonotonicMs) -> list[MemberKey]:
-        """Return the keys that are due, by their times, and clear their timers; announce the next time."""
+        """Return the due keys in order of time, and clear their timers; announce the next time."""
         keys = []
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, _, key = heapq.heappop(self._heap)
@@ -71,11 +70,11 @@ class GroupTimers:
 
 @dataclass(slots=True)
 class SharedTables(Generic[P]):
-    """Each table is its owner's to change; a group touches its own entries only.
+    """The shared tables. A group changes only its own entries.
 
-    connections: members that speak over one. member_count, subscription_bytes: of all groups, with those that
-    are not connected. held_count: the queues that all members list.
-    stock: who allocates for itself, by group, of those that live here.
+    connections: the members of each connection. member_count, subscription_bytes: over all groups, including
+    unconnected members. held_count: the queues that all members list. stock: by group, the stock members,
+    which allocate for themselves.
     """
 
     record: Record
@@ -88,9 +87,9 @@ class SharedTables(Generic[P]):
     timers: GroupTimers = field(default_factory=GroupTimers)
 
     def check_listed(self, held: Held, of_group: int, listed_before: int = 0) -> None:
-        """Check how many queues a member lists; raises InvalidParameter, or SystemBusy.
+        """Check the number of queues that a member lists; raises InvalidParameter or SystemBusy.
 
-        of_group: those that all members of its group list now.
+        of_group: the number that all members of its group list now.
         """
         check_listed(held)
         more = len(held) - listed_before

@@ -1,9 +1,10 @@
-"""The states of a coordinated group, and what of it outlives its coordinator's process (config/groups.json).
+"""The states of a coordinated group, and the part that outlives its coordinator's process
+(config/groups.json).
 
-The first four states are Kafka's (KIP-848): the coordinator assigns the queues. In the next two it has to
-find out first who holds what, and in three more the members allocate for themselves.
+The first four states are Kafka's (KIP-848): the coordinator assigns the queues. In the next two it must first
+find out who holds the queues, and in three more the members allocate for themselves.
 
-Ours; everything in it is written before it is published.
+The file is LibraMQ's own; a state is written before it is published.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from libramq.fencing import MODE_EPOCHS, Claim
 from libramq.formats.document import Document
 from libramq.message.queue import MessageQueue
 
-#: The design's: how long a member may take to release a queue, unless it says otherwise.
+#: From the design: a member's default time limit for releasing a queue.
 REVOKE_TIMEOUT_MS: Final = 10_000
 
 
@@ -35,7 +36,7 @@ class State(Enum):
 
 #: The coordinator assigns the queues.
 ASSIGNED: Final = (State.EMPTY, State.ASSIGNING, State.RECONCILING, State.STABLE)
-#: Who holds what is unknown: members keep what they report, and nothing is granted or recorded.
+#: The holders are unknown: members keep the queues they report, and nothing is granted or recorded.
 UNKNOWN: Final = (State.GATHERING, State.AWAITING)
 #: Members allocate for themselves, or did until now.
 SELF_ALLOCATED: Final = (State.SELF_ALLOCATING, State.PARTING, State.RETURNING)
@@ -44,10 +45,10 @@ INQUIRING: Final = (*UNKNOWN, State.PARTING, State.RETURNING)
 
 
 class MemberProfile(Document, frozen=True, kw_only=True):
-    """A member as it described itself.
+    """A member's description of itself.
 
-    instance: its name, if it is a static member. revoke_timeout_ms: how long it may take to release a queue.
-    orderly: whether it consumes in order; None: unknown.
+    instance: the name of a static member. revoke_timeout_ms: its time limit for releasing a queue. orderly:
+    whether it consumes in order; None if unknown.
     """
 
     member: str
@@ -62,7 +63,7 @@ class MemberProfile(Document, frozen=True, kw_only=True):
 
     @property
     def subscription_bytes(self) -> int:
-        """Return about how much memory the subscriptions take."""
+        """Return the approximate memory that the subscriptions take."""
         return sum(len(topic) + len(expression) for topic, expression in self.subscriptions.items())
 
 
@@ -77,7 +78,7 @@ class StoredHolding(Document, frozen=True, kw_only=True):
 
 
 class GroupState(Document, frozen=True, kw_only=True):
-    """One group: its members in the order they joined, and each queue's holder and epoch."""
+    """One group: its members in joining order, and each queue's holder and epoch."""
 
     epoch: int = 0
     mode: str = MODE_EPOCHS

@@ -1,8 +1,7 @@
-"""The target assignment: which strategy a group uses, what happens if it fails, and which member each queue
-is meant for.
+"""The target assignment: chooses a group's strategy, and computes each queue's target member.
 
-A strategy may be a user's own. If it raises, or assigns a queue twice or to an unknown member, that is
-logged, and balanced_sticky is used instead: a group always has a target.
+A strategy may be a user's own. If it raises, or assigns a queue twice or to an unknown member, the failure is
+logged and balanced_sticky is used instead, so a group always has a target.
 """
 
 from collections import Counter, defaultdict
@@ -21,22 +20,22 @@ from libramq.message.queue import MessageQueue
 log = get_logger(__name__)
 
 DEFAULT_STRATEGY: Final = "balanced_sticky"
-#: Equal capacities change nothing.
+#: With equal capacities, by_capacity makes no difference.
 BALANCED_STICKY: Final = strategy_named(DEFAULT_STRATEGY, by_capacity=True)
 
-#: Strategies whose first step holds queues back until their holder has released them: a coordinator does that
+#: Strategies whose first step withholds queues until their holder has released them. A coordinator does that
 #: itself, and would wait for a second step that never comes.
 IN_TWO_STEPS: Final[Mapping[str, str]] = {"cooperative-sticky": "sticky"}
 
 Target = dict[MessageQueue, str]
-#: A member's queues, in the order in which it should keep them.
+#: Returns a member's queues, in the order in which it should keep them.
 Owned = Callable[[str], Sequence[MessageQueue]]
 
 
 class StrategyChoice:
-    """The strategy of a group: the one most members name; of several, the one named first.
+    """The strategy of a group: the one that most members name; in a tie, the one named first.
 
-    name: the name chosen last, whether known or not; None before the first time.
+    name: the last chosen name, known or not; None before the first choice.
     """
 
     def __init__(self, group: str, profiles: Sequence[MemberProfile] = ()) -> None:
@@ -53,7 +52,7 @@ class StrategyChoice:
             return BALANCED_STICKY, is_another
         try:
             return strategy_named(IN_TWO_STEPS.get(name, name)), is_another
-        except ConfigError:  # It may also need what only a client knows.
+        except ConfigError:  # Or it needs data that only clients have.
             if name != self._unknown:
                 log.warning("unknown strategy, using balanced_sticky", group=self._group, strategy=name)
                 self._unknown = name
@@ -72,12 +71,12 @@ def target_assignment(
     queues: Sequence[MessageQueue],
     owned: Owned,
 ) -> Target:
-    """Return each queue's target member; queues that no member may have are left out."""
+    """Return each queue's target member; queues without a possible member are left out."""
     if strategy is BALANCED_STICKY and len(profiles) == 1:  # There is nothing to balance.
         (only,) = profiles
         return {queue: only.member for queue in queues if queue.topic in only.subscriptions}
     counted = Counter(profile.client_id for profile in profiles)
-    # By the ids that strategies use: their client ids, where these are unique.
+    # By the ids that strategies use: client ids where these are unique.
     ids = {
         each.client_id if counted[each.client_id] == 1 else f"{each.client_id}#{each.member}": each
         for each in profiles
@@ -107,7 +106,7 @@ def fewest_moves(
     queues: Sequence[MessageQueue],
     holders: Mapping[MessageQueue, str],
 ) -> int:
-    """Return how many queues must move, at least, for the group to be balanced."""
+    """Return the minimum number of queues that must move to balance the group."""
     owned: defaultdict[str, list[MessageQueue]] = defaultdict(list)
     for queue, member in holders.items():
         owned[member].append(queue)
@@ -133,18 +132,18 @@ def _checked(
 
 
 class Made(NamedTuple):
-    """An assignment that was made. minimum: the fewest moves since the rebalance began; None: not counted."""
+    """A computed assignment. minimum: the fewest moves since the rebalance began; None if not counted."""
 
     target: Target
     minimum: int | None = None
 
 
 class Assigning(NamedTuple):
-    """The input of an assignment, of a group as it was; any thread may make it.
+    """The input of an assignment, a snapshot of a group; any thread may compute it.
 
-    That of a large group is made on a thread (effect `Assign`), while the group goes on: what has changed
-    meanwhile is left out of it, and is the cause of the next one. queues: those that can be opened; existing:
-    all that carry load. before: the holders when the rebalance began.
+    For a large group a thread computes the assignment (effect `Assign`) while the group continues; later
+    changes cause the next assignment. queues: all that can be opened. existing: all that carry load. before:
+    the holders when the rebalance began.
     """
 
     group: str
@@ -161,10 +160,10 @@ class Assigning(NamedTuple):
         return is_large((profile.subscriptions for profile in self.profiles), len(self.queues))
 
     def made(self) -> Made:
-        """Make the assignment; of a large group, count the fewest moves as well, which takes as long."""
+        """Compute the assignment; for a large group also the fewest moves, which takes as long again."""
         openable = set(self.queues)
         held = [item for item in self.holdings.items() if item[0] in openable]
-        # Longest held first: if some of a member's queues have to move, those stay.
+        # Longest held first: if some of a member's queues must move, these stay.
         held.sort(key=lambda item: (item[1].granted_at_ms, item[1].epoch, item[0]))
         owned: defaultdict[str, list[MessageQueue]] = defaultdict(list)
         for queue, holding in held:

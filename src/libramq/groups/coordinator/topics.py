@@ -1,6 +1,4 @@
-"""The topics of a coordinated group: what members subscribe to, the queues of these, and how long a topic
-that is not known yet is waited for.
-"""
+"""The topics of a coordinated group: the subscribed topics, their queues, and the wait for unknown topics."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -10,20 +8,20 @@ from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 
-#: Ours: how long a topic's queues are waited for; afterwards the group keeps those that are held.
+#: Ours: a group waits this long for a topic's queues; afterwards it keeps the held ones.
 TOPIC_WAIT_MS_MAX: Final = 1_000
 
 
 class WatchedTopics:
     """Topics by name; a topic is watched while a group subscribes to it.
 
-    find: returns the queues of a topic that is watched from now on, sorted; None while they are unknown.
-    absent: the brokers whose master is gone while a slave serves their queues.
+    find: returns the sorted queues of a newly watched topic; None while they are unknown. absent: brokers
+    whose master is gone while a slave serves their queues.
     """
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, None]] = {}
-        #: The queues of each topic, sorted; none while they are unknown.
+        #: The sorted queues of each topic with known queues.
         self.queues: dict[str, tuple[MessageQueue, ...]] = {}
         self.find: Callable[[str], Sequence[MessageQueue] | None] = lambda _: None
         self.absent: frozenset[str] = frozenset()
@@ -36,7 +34,7 @@ class WatchedTopics:
         return list(self._groups.get(topic, ()))
 
     def watch(self, group: str, topics: Iterable[str], *, finds: bool = True) -> None:
-        """Add a group's subscriptions. finds: look up the queues of new topics; else `update` brings them."""
+        """Add a group's subscriptions. finds: look up new topics' queues; otherwise `update` brings them."""
         for topic in topics:
             if finds and topic not in self._groups and (queues := self.find(topic)) is not None:
                 self.queues[topic] = tuple(queues)
@@ -52,7 +50,7 @@ class WatchedTopics:
                 self.queues.pop(topic, None)
 
     def update(self, topic: str, queues: Sequence[MessageQueue]) -> bool:
-        """Set a topic's queues; return whether that is news for a subscribed group."""
+        """Set a topic's queues; return whether they have changed for a subscribed group."""
         sorted_queues = tuple(sorted(set(queues)))
         if topic not in self._groups or self.queues.get(topic) == sorted_queues:
             return False
@@ -61,7 +59,7 @@ class WatchedTopics:
 
 
 def change_of(before: Sequence[MessageQueue], queues: Sequence[MessageQueue]) -> Reason:
-    """Return why a topic has other queues now."""
+    """Return the reason why a topic's queues have changed."""
     same = {queue.broker_name for queue in before} == {queue.broker_name for queue in queues}
     return Reason.QUEUE_COUNT_CHANGED if same else Reason.BROKER_CHANGED
 
@@ -84,7 +82,7 @@ class GroupTopics:
             self.watched.watch(self._group, new)
 
     def restore(self, topics: Iterable[str]) -> None:
-        """Restore subscriptions, whose queues are yet to be reported: that is when the group is balanced."""
+        """Restore subscriptions; the group is balanced once their queues are reported."""
         restored = list(topics)
         self._subscribed.update(restored)
         self.watched.watch(self._group, restored, finds=False)
@@ -101,14 +99,14 @@ class GroupTopics:
             self.watched.unwatch(self._group, gone)
 
     def wait_until_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """Return until when to wait for a topic's queues to be reported; None: do not wait."""
+        """Return the time until which to wait for topics' queues to be reported; None: do not wait."""
         if now_ms >= self._wait_until_ms:
             return None
         is_known = all(self.watched.queues.get(topic) is not None for topic in self._subscribed)
         return None if is_known else self._wait_until_ms
 
     def queues(self, handover: QueueHandover) -> list[MessageQueue]:
-        """Return the queues of all topics; for a topic whose queues are unknown, those that are held."""
+        """Return the queues of all topics; for a topic with unknown queues, the held ones."""
         queues: list[MessageQueue] = []
         for topic in sorted(self._subscribed):
             known = self.watched.queues.get(topic)

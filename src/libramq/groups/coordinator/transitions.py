@@ -1,10 +1,10 @@
-"""The table of the coordinated group: which action each event leads to in each state, and which states may
+"""The table of the coordinated group: the action for each event in each state, and the states that may
 follow.
 
-    TABLE[event][state]  =  action, states that the group may be in afterwards
+    TABLE[event][state]  =  action, possible next states
 
-A combination that is not in the table is impossible: `handle` refuses it, and logs an error.
-`draw` shows it in `docs/design/coordinated-groups.md`.
+A combination that is not in the table is impossible: `handle` refuses it and logs an error. `draw` prints the
+table for `docs/design/coordinated-groups.md`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -161,9 +161,9 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
 
 
 def handle(group: Group, event: ev.Event, *, now_ms: MonotonicMs) -> None:
-    """Run the action that the table has for an event in the group's state; raises BrokerError if refused.
+    """Run the table's action for an event in the group's state; raises BrokerError if refused.
 
-    A combination that the table lacks is a bug of ours. It is logged, the event is refused (or the
+    A combination that the table lacks is a bug in LibraMQ. It is logged, the event is refused (or the
     unexpected state kept), and the broker continues.
     """
     before = group.state
@@ -186,7 +186,7 @@ def handle(group: Group, event: ev.Event, *, now_ms: MonotonicMs) -> None:
 
 
 def look(group: Group, *, now_ms: MonotonicMs) -> None:
-    """Handle the group's timers that are due."""
+    """Handle the group's due timers."""
     if group.inquiry is not None and now_ms >= group.inquiry.until_ms:
         handle(group, ev.InquiryTimedOut(), now_ms=now_ms)
     if group.balance.flush_at_ms is not None and now_ms >= group.balance.flush_at_ms:
@@ -200,7 +200,7 @@ def look_at(group: Group, member: GroupMember[Any, Any], *, now_ms: MonotonicMs)
     reason = member.ended(now_ms=now_ms)
     if reason is not None:
         handle(group, ev.SessionEnded(member, reason), now_ms=now_ms)
-    elif member.due_ms > now_ms:  # It has moved; a publication would come to it later if there are many.
+    elif member.due_ms > now_ms:  # It moved; with many members, `publish` would get here late.
         group.timers.wake_by(MemberKey(group.name, member.id), member.due_ms)
     group.balance.queues.to_notify[member.id] = None
 
