@@ -50,4 +50,4 @@ async def test_brokers_without_rebalance_events_are_reported(tmp_path: Path):
 
 def test_help_names_the_options():
     done = libra("lab")
-    assert "Compare the strategies that share queues out" in done.out + done.err
+    assert "Compare assignment strategies on Spark" in done.out + done.err

@@ -12,12 +12,12 @@ app = typer.Typer(help="Measure how fast a cluster stores and delivers messages.
 #: TopicValidator.RMQ_SYS_BENCHMARK_TOPIC: every broker has it, with 1024 queues.
 BENCHMARK_TOPIC = "BenchmarkTest"
 
-#: Ours: what `latency` uses; it is made by the first message, with few queues.
+#: Ours: the topic of `latency`, created by the first message with few queues.
 LATENCY_TOPIC = "LibraLatency"
 
 BenchTopic = Annotated[str, typer.Option("-t", "--topic", help="The topic.")]
 Size = Annotated[
-    int, typer.Option(min=1, max=4 * 1024 * 1024, help="Bytes of each body; they do not compress.")
+    int, typer.Option(min=1, max=4 * 1024 * 1024, help="Bytes of each body, which is incompressible.")
 ]
 
 
@@ -28,7 +28,7 @@ def produce(
     count: Annotated[int, typer.Option(min=1, max=100_000_000, help="Messages to send.")] = 100_000,
     size: Size = 1024,
     warm_up: Annotated[
-        int, typer.Option("--warm-up", min=0, help="Messages to send before those that are measured.")
+        int, typer.Option("--warm-up", min=0, help="Messages to send before the measurement.")
     ] = 0,
     concurrency: Annotated[
         int, typer.Option(min=1, max=10_000, help="Senders, each with one message in flight.")
@@ -58,11 +58,11 @@ def consume(
     namesrv: options.Namesrv = None,
     topic: BenchTopic = BENCHMARK_TOPIC,
     group: Annotated[
-        str | None, typer.Option("-g", "--groupName", help="The consumer group; a new one if left out.")
+        str | None, typer.Option("-g", "--groupName", help="The consumer group; a new one by default.")
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop after this many messages; if left out, at the end of the topic."),
+        typer.Option(min=1, help="Stop after this many messages; by default at the end of the topic."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, max=1024, help="Messages per call of the handler.")] = 32,
     json: options.Json = False,
@@ -84,7 +84,7 @@ def latency(
     rate: Annotated[int, typer.Option(min=1, max=100_000, help="Messages to send a second.")] = 500,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 10,
     warm_up: Annotated[
-        float, typer.Option("--warm-up", min=0, help="Seconds before the measurement that do not count.")
+        float, typer.Option("--warm-up", min=0, help="Seconds to send before the measurement.")
     ] = 1,
     size: Size = 1024,
     json: options.Json = False,

@@ -1,6 +1,4 @@
-"""The benchmarks: what `libra bench` sends and consumes, at which pace, and how rate and latency are
-measured.
-"""
+"""The benchmarks of `libra bench`: sending and consuming, and the measurement of rate and latency."""
 
 import asyncio
 import contextlib
@@ -27,9 +25,9 @@ from libramq.transport.access import environment_access
 from libramq.transport.address import split_name_servers
 
 GROUP: Final = "LIBRA_BENCH"
-#: When a message was sent, before its body: only the process that sent it reads this clock.
+#: The send time in front of a message's body, by a clock of the sending process, which also reads it.
 _STAMP: Final = struct.Struct(">q")
-#: How often the progress bar moves.
+#: How often the progress bar is updated.
 REFRESH_SECONDS: Final = 0.1
 
 
@@ -82,12 +80,12 @@ class _Meter:
 
 
 def _body(size: int) -> bytes:
-    """Return a body that does not compress, the same in each run."""
+    """Return an incompressible body, the same in each run."""
     return random.Random(size).randbytes(size)
 
 
 async def produce(load: Load) -> Report:
-    """Send; return rate and latencies."""
+    """Send messages; return rate and latencies."""
     body = _body(load.size)
     async with Producer(group=GROUP, namesrv=load.namesrv) as producer:
         await producer.publish_queues(load.topic)  # Connect and look up before the clock starts.
@@ -157,7 +155,7 @@ async def _send_batched(producer: Producer, load: Load, body: bytes, meter: _Met
 async def consume(
     namesrv: str, topic: str, *, group: str | None, count: int | None, batch_size: int
 ) -> Report:
-    """Consume from the beginning; return the rate. group: None for one that is gone afterwards."""
+    """Consume from the beginning; return the rate. group: None for a temporary one."""
     if group is None:
         async with _own_group(namesrv) as own:
             return await consume(namesrv, topic, group=own, count=count, batch_size=batch_size)
@@ -187,7 +185,7 @@ async def consume(
 
 @contextlib.asynccontextmanager
 async def _own_group(namesrv: str) -> AsyncIterator[str]:
-    """Name a group for one run, and delete it afterwards: messages sent later would count as its lag."""
+    """Yield a group's name for one run, and delete the group afterwards: it would only accumulate lag."""
     group = f"{GROUP}_{time.time_ns() // 1_000_000}"
     try:
         yield group
@@ -200,7 +198,7 @@ async def _own_group(namesrv: str) -> AsyncIterator[str]:
 async def latency(
     namesrv: str, topic: str, *, rate: int, seconds: float, warm_up_seconds: float, size: int
 ) -> Report:
-    """Send at an even pace, and return how long messages took to reach a handler of this process."""
+    """Send at an even pace; return how long messages took to reach a handler in this process."""
     warm_up = round(rate * warm_up_seconds)
     total = warm_up + max(1, round(rate * seconds))
     arrived = asyncio.Event()
@@ -211,7 +209,7 @@ async def latency(
     async def handle(messages: list[MessageExt]) -> None:
         now_ns = time.perf_counter_ns()
         for message in messages:
-            if message.body[_STAMP.size : _STAMP.size + len(run)] == run:  # Else of another run.
+            if message.body[_STAMP.size : _STAMP.size + len(run)] == run:  # Otherwise it is of another run.
                 first.set()
                 (sent_ns,) = _STAMP.unpack_from(message.body)
                 if sent_ns:
@@ -230,7 +228,7 @@ async def latency(
             group=group, namesrv=namesrv, consume_from=ConsumeFrom.FIRST_OFFSET, batch_size=32
         )
         consumer.subscribe(topic, "*", handle)
-        await producer.send(Message(topic, _STAMP.pack(0) + run + rest))  # It may create the topic.
+        await producer.send(Message(topic, _STAMP.pack(0) + run + rest))  # This may create the topic.
         async with consumer, asyncio.TaskGroup() as sends:
             await first.wait()
             began = time.perf_counter()
@@ -284,7 +282,7 @@ def _report(what: str, topic: str, messages: int, seconds: float, **more: Any) -
 
 
 def report(found: Report, *, as_json: bool) -> None:
-    """Print what was measured: for people, or for programs."""
+    """Print the results as a table or as JSON."""
     if as_json:
         print(json.dumps(found))
         return

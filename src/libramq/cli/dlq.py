@@ -1,4 +1,4 @@
-"""The dlq commands: a group's dead letters, listed, shown, sent again to their topics, and exported."""
+"""The dlq commands: list, show, export and replay a group's dead letters."""
 
 import contextlib
 import json as json_text
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from libramq.admin.dead_letters import DeadLetter, DeadLetters
 
 COLUMNS: Final = ("died", "message id", "topic", "attempts", "keys", "error")
-#: Ours: as many lines as one looks through.
+#: Ours: a list short enough to read.
 LISTED: Final = 50
-#: Ours: what a group's members handle besides their other messages.
+#: Ours: messages a second that a group can handle in addition to its other ones.
 RATE: Final = 1_000
 #: How often progress is printed.
 PROGRESS_SECONDS: Final = 1.0
@@ -36,7 +36,7 @@ Since = Annotated[
     str | None,
     typer.Option(
         "--since",
-        help="Only those that died then or later: a time (2026-05-01T08:30), or 10m for ten minutes ago.",
+        help="Only those that died at or after a time: 2026-05-01T08:30, or 10m for ten minutes ago.",
     ),
 ]
 
@@ -48,7 +48,7 @@ def list_(
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many, counted from the newest.")] = LISTED,
     json: options.Json = False,
 ) -> None:
-    """List a group's newest dead letters: what failed, how often, and why."""
+    """List a group's newest dead letters, with attempts and errors."""
     with _dead_letters(namesrv, group) as letters:
         count = letters.count()
         found = letters.newest(limit)
@@ -84,7 +84,7 @@ def export(
         Path | None, typer.Option("-o", "--output", help="The file to write; standard output by default.")
     ] = None,
 ) -> None:
-    """Write all dead letters with their bodies, as a line of JSON each."""
+    """Write all dead letters with their bodies, each as one line of JSON."""
     count = 0
     with _dead_letters(namesrv, group) as letters:
         lines = (
@@ -96,7 +96,7 @@ def export(
                 print(printable_json(line))
             return
         with _new_file(file) as out:
-            for count, line in enumerate(lines, start=1):  # noqa: B007 # How many there were.
+            for count, line in enumerate(lines, start=1):  # noqa: B007 # The total.
                 out.write(f"{line}\n")
     print(f"wrote {counted(count, 'dead letter')} of {group} to {file}")
 
@@ -106,18 +106,17 @@ def replay(
     group: options.Group,
     ids: Ids = None,
     namesrv: options.Namesrv = None,
-    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Replay all of them.")] = False,
     since: Since = None,
     topic: Annotated[
-        str | None, typer.Option("-t", "--topic", help="Where to send them, if not where they came from.")
+        str | None, typer.Option("-t", "--topic", help="Send them to this topic, not to their original ones.")
     ] = None,
-    rate: Annotated[int, typer.Option("--rate", min=1, help="At most so many messages a second.")] = RATE,
+    rate: Annotated[int, typer.Option("--rate", min=1, help="Messages a second, at most.")] = RATE,
     json: options.Json = False,
 ) -> None:
-    """Send dead letters again to the topics they came from, where every group gets them.
+    """Send dead letters again to their original topics, where every group gets them.
 
-    They stay among the dead letters; a message that is sent again names its dead letter in its property
-    LIBRA_REPLAYED_FROM.
+    They remain dead letters; the property LIBRA_REPLAYED_FROM of each new message names its dead letter.
     """
     from libramq.sync import Producer
 
@@ -153,7 +152,7 @@ class _Progress:
     """The messages sent again so far, and a line about them each second on standard error."""
 
     def __init__(self, arguments: str, *, is_by_id: bool) -> None:
-        """arguments: those that a command which goes on needs, too; is_by_id: it was told which to send."""
+        """arguments: options of this command that one to continue needs; is_by_id: it names message ids."""
         self._arguments = arguments
         self._is_by_id = is_by_id
         self._current: DeadLetter | None = None
@@ -174,11 +173,11 @@ class _Progress:
             print(f"{self.count:,} sent again", file=sys.stderr, flush=True)
 
     def topics(self, topic: str | None) -> Counter[str]:
-        """Return how many were sent to each topic; topic: the one that was named for all."""
+        """Return the counts by topic; topic: the target of all messages, if given."""
         return Counter({topic: self.count}) if topic and self.count else self._topics
 
     def interrupted(self, error: BaseException) -> None:
-        """Note how to go on, for whoever reads the error."""
+        """Add a hint on how to continue to the error."""
         if self._current is not None and self.count:
             letter = self._current
             goes_on = (
@@ -195,7 +194,7 @@ class _Progress:
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[IO[str]]:
-    """Open a file that must not exist; when what is written to it fails, it does not stay."""
+    """Create a new file, which is removed if writing fails."""
     try:
         out = path.open("x", encoding="utf-8")
     except FileExistsError:
@@ -211,7 +210,7 @@ def _new_file(path: Path) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def _dead_letters(namesrv: str | None, group: str) -> "Iterator[DeadLetters]":
-    """Open a group's dead letters; raises RouteNotFound if there are none, and no such group either."""
+    """Open a group's dead letters; raises RouteNotFound if there are none and the group is unknown."""
     from libramq.sync import Admin
 
     servers = options.name_servers(namesrv)
@@ -245,7 +244,7 @@ def _cells(letter: "DeadLetter") -> list[str]:
 
 
 def _row(letter: "DeadLetter", *, is_whole: bool = False) -> dict[str, Any]:
-    """Return a dead letter for programs; is_whole: with its properties and body."""
+    """Return a dead letter as JSON; is_whole: with its properties and body."""
     message = letter.message
     row: dict[str, Any] = {
         "messageId": letter.message_id,

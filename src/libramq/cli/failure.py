@@ -1,6 +1,4 @@
-"""The failure of a command: the line that names the thing and the remedy, and exit code 2; which errors are
-bugs and keep their traceback.
-"""
+"""The failure of a command: one line with cause and remedy, and exit code 2. Bugs keep their traceback."""
 
 import errno
 import sys
@@ -33,7 +31,7 @@ def failure_line(error: Exception) -> str | None:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             return f"{named}too many open files; raise the limit (ulimit -n)"
         return f"{named}{error.strerror}; check that the path exists and is yours"
-    format_message = getattr(error, "format_message", None)  # The command-line library's own errors.
+    format_message = getattr(error, "format_message", None)  # Errors of the command-line library.
     if format_message is None:
         return None
     context = getattr(error, "ctx", None)

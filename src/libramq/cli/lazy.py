@@ -1,4 +1,4 @@
-"""Modules that commands use when they run: each is loaded on its first use, as help must be quick."""
+"""Modules that commands need only when they run, loaded on first use to keep --help quick."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

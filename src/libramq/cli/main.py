@@ -1,6 +1,6 @@
-"""The `libra` command: its subcommands with their options, and the exit code of each outcome.
+"""The `libra` command: its subcommands with their options, and exit codes.
 
-Every failure is one line on standard error that names the thing and the remedy, and exit code 2.
+Every failure is one line on standard error with cause and remedy, and exit code 2.
 """
 
 import os
@@ -22,7 +22,7 @@ from libramq.errors import ConfigError
 
 #: The exit code that a shell reports for a process ended by SIGINT.
 EXIT_INTERRUPTED: Final = 130
-#: The exception by which the command-line library ends a command that got no arguments and showed its help.
+#: The exception with which the command-line library ends a command after showing help for lack of arguments.
 _HELP_SHOWN: Final = "NoArgsIsHelpError"
 _HELP: Final = ["-h", "--help"]
 
@@ -64,10 +64,10 @@ app.add_typer(store.app, name="store")
 @app.command()
 def up(
     nameserver_port: Annotated[
-        int | None, typer.Option(help="Port of the name server; 9876, or a free one if that is taken.")
+        int | None, typer.Option(help="Port of the name server; 9876, or a free one if that is in use.")
     ] = None,
     broker_port: Annotated[
-        int | None, typer.Option(help="Port of the broker; 10911, or a free one if that is taken.")
+        int | None, typer.Option(help="Port of the broker; 10911, or a free one if that is in use.")
     ] = None,
     host: options.Host = None,
     data: Annotated[Path, typer.Option(help="Directory for messages and configuration.")] = Path(
@@ -78,7 +78,7 @@ def up(
         typer.Option(
             min=1,
             max=BROKERS_MAX,
-            help="Brokers to start; the first shares the name server's process, each other has its own.",
+            help="Brokers to start; the first shares the name server's process, the others have their own.",
         ),
     ] = 1,
     metrics_port: options.MetricsPort = None,
@@ -172,7 +172,7 @@ def send(
     topic: options.Topic,
     body: Annotated[
         str | None,
-        typer.Argument(help="The message; if left out, each line of standard input is sent as a message."),
+        typer.Argument(help="The message; by default each line of standard input is a message."),
     ] = None,
     namesrv: options.Namesrv = None,
     tags: Annotated[str | None, typer.Option(help="The tag consumers can subscribe to.")] = None,
@@ -181,14 +181,14 @@ def send(
     ] = None,
     properties: options.Properties = None,
     delay: Annotated[
-        str | None, typer.Option("--delay", help="Deliver it so long after it is stored: 10s, 5m, 2h.")
+        str | None, typer.Option("--delay", help="Deliver it this long after it is stored: 10s, 5m, 2h.")
     ] = None,
-    at: Annotated[str | None, typer.Option("--at", help="Deliver it at a time: 2026-05-01T08:30.")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="Deliver it at this time: 2026-05-01T08:30.")] = None,
     queue: Annotated[
         str | None, typer.Option("--queue", help="Send to this queue: its number, or BROKER:NUMBER.")
     ] = None,
     order_key: Annotated[
-        str | None, typer.Option("--order-key", help="Messages with one order key go to one queue.")
+        str | None, typer.Option("--order-key", help="Messages with the same order key go to the same queue.")
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Send each line of a file, instead of standard input.")
@@ -238,14 +238,12 @@ def tail(
     ] = None,
     tags: Annotated[str | None, typer.Option("--tags", help="Only these tags: 'A || B'.")] = None,
     sql: Annotated[
-        str | None, typer.Option("--sql", help='Only what an SQL92 expression selects: "price > 3".')
+        str | None, typer.Option("--sql", help='Only messages selected by an SQL92 expression: "price > 3".')
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="Stop after this many messages.")
     ] = None,
-    to_end: Annotated[
-        bool, typer.Option("--exit", "-e", help="Stop at the last message that is stored.")
-    ] = False,
+    to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop after the last stored message.")] = False,
     line: options.TailFormat = None,
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
@@ -285,7 +283,7 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="The first seed.")] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=0, help="Stop each seed after this many joins, faults and so on."),
+        typer.Option(min=0, help="Stop each seed after this many actions, such as joins and faults."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that run seeds in parallel.")] = 1,
     keep_going: Annotated[
@@ -308,7 +306,7 @@ def simulate(
 
 
 def main() -> None:
-    """Run the command and exit, where `entry` was not loaded before."""
+    """Run the command and exit, if `entry` was not loaded before."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -321,7 +319,7 @@ def run(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return _output_closed()
-    except SystemExit as error:  # The command-line library's own, for a closed pipe among other things.
+    except SystemExit as error:  # Raised by the command-line library, for a closed pipe among other things.
         if isinstance(error.__context__, BrokenPipeError):
             return _output_closed()
         raise
@@ -337,13 +335,13 @@ def run(arguments: list[str]) -> int:
 
 
 def _output_closed() -> int:
-    """The reader of our output (`| head`) has closed it; nothing may be written at exit either."""
+    """Handle a closed output pipe (`| head`): nothing may be written at exit either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _command_line() -> Any:
-    """Return the command line. Help names no type for flags: `--once <bool>` would seem to take a value."""
+    """Return the command line. Help shows no type for flags: `--once <bool>` would seem to take a value."""
     root = typer.main.get_command(app)
     commands: list[Any] = [root]
     while commands:

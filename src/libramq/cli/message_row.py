@@ -1,4 +1,4 @@
-"""The message row: a stored message as a JSON object, also where its body is no text."""
+"""The message row: a stored message as a JSON object, whether its body is text or not."""
 
 import base64
 from typing import Any
@@ -7,7 +7,7 @@ from libramq.message.message import MessageExt
 
 
 def message_row(message: MessageExt) -> dict[str, Any]:
-    """Return a message as a row; a body that is not text becomes `bodyBase64`."""
+    """Return a message as a row; a body that is not UTF-8 becomes `bodyBase64`."""
     row: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.broker_name,
@@ -25,7 +25,7 @@ def message_row(message: MessageExt) -> dict[str, Any]:
 
 
 def detailed_row(message: MessageExt) -> dict[str, Any]:
-    """Return a message as a row with all that its record has."""
+    """Return a message as a row with all fields of its record."""
     return message_row(message) | {
         "offsetMessageId": message.offset_id,
         "tags": message.tags,

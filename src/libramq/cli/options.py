@@ -1,5 +1,5 @@
-"""Options that several commands share, under mqadmin's names: the default name server, and how times and
-durations are written.
+"""Options that several commands share, under mqadmin's names, with the default name server and the parsing of
+times and durations.
 """
 
 import os
@@ -29,8 +29,8 @@ class LogLevel(StrEnum):
 
 
 def _log(context: typer.Context, level: LogLevel) -> LogLevel:
-    """Log from now on, before the command begins."""
-    if not context.resilient_parsing:  # The shell completes an option: that must be quick, as must help.
+    """Set up logging before the command begins."""
+    if not context.resilient_parsing:  # Shell completion must be quick, like --help.
         from libramq import logs
 
         logs.log_to_stderr(level)
@@ -38,7 +38,7 @@ def _log(context: typer.Context, level: LogLevel) -> LogLevel:
 
 
 class Damaged(StrEnum):
-    """The treatment of a damaged store: `libramq.store.config.Damaged`, which a help text need not import."""
+    """The treatment of a damaged store: `libramq.store.config.Damaged`, not imported to keep --help quick."""
 
     SKIP = "skip"
     CUT = "cut"
@@ -48,9 +48,9 @@ WhatOfDamage = Annotated[
     Damaged | None,
     typer.Option(
         "--damaged",
-        help="What to do, at this start, with a commit log that is damaged: skip what cannot be read, or "
-        "cut the log there and keep the rest aside. Without this option the broker refuses to start and "
-        "reports what each choice would lose.",
+        help="How to start with a damaged commit log: skip the unreadable parts, or cut the log there and "
+        "set the rest aside. Without this option the broker refuses to start and reports the losses of "
+        "each choice.",
         show_default=False,
     ),
 ]
@@ -80,7 +80,7 @@ Log = Annotated[
 Master = Annotated[str, typer.Option(help="Spark's master: local[*], spark://HOST:PORT, yarn, k8s://….")]
 Archive = Annotated[
     str | None,
-    typer.Option(help="A .tar.gz of packages that the cluster's workers lack; docs/clusters.md explains it."),
+    typer.Option(help="A .tar.gz of packages that the cluster's workers lack; see docs/clusters.md."),
 ]
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting for Spark; may be repeated.")
@@ -89,7 +89,7 @@ Secure = Annotated[
     bool,
     typer.Option(
         "--secure",
-        help="Encrypt and authenticate clients, by a certificate and a first user made in DATA/secure.",
+        help="Encrypt and authenticate clients, with a certificate and a first user created in DATA/secure.",
     ),
 ]
 BrokerOptions = Annotated[
@@ -122,7 +122,7 @@ KeepGoing = Annotated[
     bool,
     typer.Option(
         "--keep-going",
-        help="Let a further broker that ends stay away; by default it is started again.",
+        help="Do not restart a further broker that ends.",
     ),
 ]
 Properties = Annotated[
@@ -147,7 +147,7 @@ TailFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="What to print of each: text with {body}, {stored}, {queue}, {offset}, {keys}, {p.NAME} …",
+        help="The output for each message: text with {body}, {stored}, {queue}, {offset}, {keys}, {p.NAME} …",
     ),
 ]
 Host = Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1, or a loopback --advertise.")]
@@ -155,8 +155,8 @@ Advertise = Annotated[
     str | None,
     typer.Option(
         metavar="IP",
-        help="IP address that clients connect to, if it differs from --host: behind published ports of a "
-        "container, for example.",
+        help="IP address to which clients connect, if it differs from --host, as behind a container's "
+        "published ports.",
     ),
 ]
 AllowPublic = Annotated[
@@ -165,7 +165,7 @@ AllowPublic = Annotated[
 
 
 def name_servers(option: str | None) -> str:
-    """Return the name servers to use: the option's, else the environment's, else this machine's."""
+    """Return the name servers: the option's, or else the environment's, or else this machine's."""
     namesrv = chosen_name_servers(option)
     if "/" not in namesrv:
         return namesrv
@@ -176,12 +176,12 @@ def name_servers(option: str | None) -> str:
 
 
 def chosen_name_servers(option: str | None) -> str:
-    """Return the name servers to use, or the URL of their list."""
+    """Return the name servers, or the URL of their list."""
     return option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
 
 
 def timestamp_of(text: str) -> int:
-    """Return the milliseconds since 1970 of a time in mqadmin's notations; milliseconds may be left out."""
+    """Parse a time in mqadmin's notations (milliseconds are optional); return milliseconds since 1970."""
     if text == "now":
         return time.time_ns() // 1_000_000
     if re.fullmatch(r"-?\d+", text):
@@ -194,14 +194,14 @@ def timestamp_of(text: str) -> int:
         raise ConfigError(f"{text!r} is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS") from None
 
 
-#: The year 10000: Python's dates end before it, and RocketMQ's times long after.
+#: The year 10000, the end of Python's dates; RocketMQ's timestamps go much further.
 MOMENT_MS_MAX: Final = 253_402_300_800_000
 _AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration_ms(text: str) -> int:
-    """Return the milliseconds of a duration such as 500ms, 10s, 5m, 2h or 3d."""
+    """Parse a duration such as 500ms, 10s, 5m, 2h or 3d; return milliseconds."""
     found = _AGO.fullmatch(text)
     if found is None:
         raise ConfigError(f"{text!r} is no duration: a number with ms, s, m, h or d, such as 10s")
@@ -209,7 +209,7 @@ def duration_ms(text: str) -> int:
 
 
 def moment_ms(text: str) -> int:
-    """Return the milliseconds since 1970 of a date and time, a time ago, or one of mqadmin's notations."""
+    """Parse a date and time, a time ago, or one of mqadmin's notations; return milliseconds since 1970."""
     at_ms = _any_moment_ms(text)
     if not 0 <= at_ms < MOMENT_MS_MAX:
         raise ConfigError(f"{text!r} is no time from 1970 to 9999")
@@ -219,7 +219,7 @@ def moment_ms(text: str) -> int:
 def _any_moment_ms(text: str) -> int:
     if _AGO.fullmatch(text):
         return timestamp_of("now") - duration_ms(text)
-    if re.fullmatch(r"\d{9,}", text):  # 1767010112345 would also be a day of 1767, and 23:45.
+    if re.fullmatch(r"\d{9,}", text):  # 1767010112345 could also be read as 23:45 on a day in 1767.
         return int(text)
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1_000)
@@ -235,7 +235,7 @@ def _any_moment_ms(text: str) -> int:
 
 
 def truth_of(option: str, text: str) -> bool:
-    """Return the value of the text `true` or `false`."""
+    """Parse `true` or `false`."""
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"{option} is true or false, not {text!r}")
     return text.lower() == "true"

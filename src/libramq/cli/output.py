@@ -1,6 +1,4 @@
-"""Output of commands: JSON for programs (in camelCase), tables and bars for people, narrow tables on narrow
-screens.
-"""
+"""Output of commands: JSON (in camelCase), tables that adapt to the screen's width, and progress bars."""
 
 import json
 import re
@@ -15,26 +13,26 @@ from rich.table import Table
 
 from libramq.cli.printable import printable, printable_json
 
-#: Anything but a terminal gets whole lines, not cut to a width.
+#: Without a terminal, lines are not cut to its width.
 WIDTH_WITHOUT_TERMINAL: Final = 400
-#: Ours: longer words, such as client ids, may be broken.
+#: Ours: longer words, such as client ids, may be split.
 UNBROKEN_MAX: Final = 16
 _NUMBER: Final = re.compile(r"[0-9][0-9,.]*")
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print a value as JSON, readable; indent None: in one line."""
+    """Print a value as indented JSON; indent None: on one line."""
     print(printable_json(json.dumps(value, ensure_ascii=False, indent=indent)))
 
 
 def camel(name: str) -> str:
-    """Return the name of a field as programs get it in JSON."""
+    """Return a field's name in JSON."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under column headings; numbers are aligned right."""
+    """Print rows under column headings; numbers are right-aligned."""
     target = console()
     target.print(table(columns, rows, width=target.width))
 
@@ -42,7 +40,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int, caption: str | None = None
 ) -> Table:
-    """Return a table of rows under column headings; on a narrow screen, with a line for each cell."""
+    """Return a table of rows under column headings; on a narrow screen, with one line per cell."""
     rows = [list(row) for row in rows]
     cells = [
         [f"{cell:,.1f}" if isinstance(cell, float) else printable(str(cell)) for cell in row] for row in rows
@@ -69,7 +67,7 @@ def table(
 
 
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Return the width in which a table breaks no word that fits into UNBROKEN_MAX."""
+    """Return the least width at which a table splits no word of up to UNBROKEN_MAX characters."""
     longest = [
         max(len(part) for text in column for part in (*text.split(), ""))
         for column in zip(columns, *rows, strict=True)
@@ -82,14 +80,14 @@ def _is_number(cell: object) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that ignores markup in names, and cuts nothing in a pipe."""
+    """Return a console that ignores markup in names, and does not cut lines in a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else WIDTH_WITHOUT_TERMINAL
     return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 
 def progress_bars(*more: TextColumn, transient: bool = False, disable: bool = False) -> Progress:
-    """Return bars on standard error: what is done, how much of it, more columns, and for how long."""
+    """Return progress bars on standard error: description, bar, count, more columns, and elapsed time."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""Running: the event loop of a command, and how a first and a second signal stop a server."""
+"""Running: the event loop of a command, and the signals that stop a server."""
 
 import asyncio
 import signal
@@ -29,7 +29,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class StopSignal:
-    """SIGINT and SIGTERM as an event to wait for. The second signal ends the process at once."""
+    """SIGINT and SIGTERM as an awaitable event. A second signal ends the process at once."""
 
     def __init__(self) -> None:
         self._arrived = asyncio.Event()
@@ -45,4 +45,4 @@ class StopSignal:
         self._arrived.set()
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)  # Python's own would leave a traceback, and go on.
+            signal.signal(number, signal.SIG_DFL)  # Python's handler would print a traceback and continue.

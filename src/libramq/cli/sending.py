@@ -1,5 +1,5 @@
-"""Sending from the command line: one message, or every line of standard input; how lines become messages, and
-the warning when some are stored less safely than configured.
+"""Sending from the command line: one message, or every line of a file or standard input, with a warning if
+some are stored less durably than configured.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from libramq.message.message import BODY_BYTES_MAX
 from libramq.message.properties import KEYS, RESERVED, TAGS
 
 READ_BYTES: Final = 256 * 1024
-#: Chunks read ahead of the sending; limits what a fast pipe can accumulate.
+#: Chunks read ahead of sending; limits the backlog of a fast pipe.
 CHUNKS_AHEAD: Final = 4
-#: No message is longer: sending what was read of such a line says so.
+#: Longer lines are not read to their end: sending the first part reports that it is too long.
 LINE_BYTES_MAX: Final = BODY_BYTES_MAX + 1
 GROUP: Final = "LIBRA_SEND"
-#: The fields of a JSON object that is sent, and those that `libra tail --json` prints besides.
+#: The fields of a JSON object that are sent; those of `libra tail --json` are accepted as well.
 _SENT_NAMES: Final = ("body", "bodyBase64", "tags", "keys", "properties", "orderKey", "delayMs")
 _ROW_NAMES: Final = frozenset({
     *_SENT_NAMES, "topic", "broker", "queueId", "queueOffset", "storeTimestamp", "messageId",
@@ -41,7 +41,7 @@ _LESS_SAFE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """The options of each message. queue: its number, or `BROKER:NUMBER`. order_key: chooses the queue."""
+    """The options of all messages. queue: its number, or `BROKER:NUMBER`. order_key: selects the queue."""
 
     topic: str
     tags: str | None = None
@@ -53,7 +53,7 @@ class Sending:
     order_key: str | None = None
 
     def message(self, body: bytes) -> Message:
-        """Return the message of a body."""
+        """Return a message with this body."""
         at_ms = self.deliver_at_ms
         return Message(
             self.topic,
@@ -66,7 +66,7 @@ class Sending:
         )
 
     def of_row(self, line: bytes) -> tuple[Message, str | None]:
-        """Return the message of a JSON object, as `libra tail --json` prints it, and its order key."""
+        """Return the message and order key of a JSON object, such as a line of `libra tail --json`."""
         row = _row(line)
         unknown = row.keys() - _ROW_NAMES
         if unknown:
@@ -95,7 +95,7 @@ class Sending:
         return message, key
 
     async def chosen(self, producer: Producer) -> MessageQueue | None:
-        """Return the queue that is named; ConfigError if the topic has none of that name, or several."""
+        """Return the named queue; raises ConfigError if the topic has none of that name, or several."""
         if self.queue is None:
             return None
         broker, _, number = self.queue.rpartition(":")
@@ -162,7 +162,7 @@ async def send_one(namesrv: str, sending: Sending, body: str, *, as_json: bool) 
     if as_json:
         print(json.dumps(_as_json(result)))
     else:
-        # The answer's offset is that of the place where a message waits for its time.
+        # The answer's offset is not in the topic: it is where the message waits until it is due.
         waits = sending.delay_ms > 0 or sending.deliver_at_ms is not None
         where = ", delivered when it is due" if waits else f" at offset {result.queue_offset}"
         print(f"sent {result.message_id} to {result.queue}{where}")
@@ -172,9 +172,9 @@ async def send_one(namesrv: str, sending: Sending, body: str, *, as_json: bool) 
 async def send_lines(
     namesrv: str, sending: Sending, file: int, *, is_rows: bool = False, as_json: bool
 ) -> None:
-    """Send every non-empty line; the first failure is raised after all others have finished.
+    """Send every non-empty line; the first failure is raised after the other sends have finished.
 
-    is_rows: each is a JSON object with its body, tags, keys and properties.
+    is_rows: each line is a JSON object with body, tags, keys and properties.
     """
     sent = 0
     statuses: Counter[SendStatus] = Counter()
@@ -209,7 +209,7 @@ async def send_lines(
             ConfigError,
             InvalidMessage,
             UnicodeEncodeError,
-        ) as error:  # Those before it are on their way.
+        ) as error:  # Earlier messages are in flight.
             failures.append(ConfigError(f"line {number}: {error}"))
         except OSError as error:
             failures.append(ConfigError(f"line {number + 1} cannot be read: {error.strerror}"))
@@ -222,14 +222,14 @@ async def send_lines(
 
 
 def _warn_of(statuses: Iterable[SendStatus]) -> None:
-    """Warn of messages that are stored less safely than their broker is configured to."""
+    """Warn about messages that are stored less durably than configured."""
     for status, count in Counter(statuses).items():
         if status is not SendStatus.SEND_OK:
             print(f"libra: {count} {_LESS_SAFE[status]} ({status.value})", file=sys.stderr)
 
 
 async def _lines(file: int) -> AsyncIterator[bytes]:
-    """Yield the lines of a file as they come, read by a daemon thread, since a terminal may never end."""
+    """Yield the lines of a file as they arrive, read by a daemon thread, since a terminal may never end."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(CHUNKS_AHEAD)
 

@@ -1,4 +1,4 @@
-"""`libra simulate`: many simulated clusters, one per seed; each failure with the command that repeats it."""
+"""`libra simulate`: one simulated cluster per seed; each failure is shown with a command to reproduce it."""
 
 import contextlib
 import time
@@ -14,7 +14,7 @@ from libramq.testing.simulation import Report, RunSeed, Simulation, run_seeds
 
 #: The exit code of a failed test run.
 EXIT_BROKEN: Final = 1
-#: How many events before a failure are printed.
+#: Events printed before a failure.
 LINES_SHOWN: Final = 40
 
 
@@ -29,7 +29,7 @@ def simulate(
     shows_kinds: bool = False,
     run: Callable[[int], Report] | None = None,
 ) -> int:
-    """Run seeds in `jobs` processes, until one fails or to the end; return the exit code.
+    """Run seeds in `jobs` processes, by default until one fails; return the exit code.
 
     run: runs one seed; the simulator by default. Raises ConfigError if a seed needs an extra that is missing.
     """
@@ -62,7 +62,7 @@ def simulate(
 
 
 def _require_kafka(seeds: Iterable[int]) -> None:
-    """Raise ConfigError if a seed has groups of Kafka's, and the extra that they need is missing."""
+    """Raise ConfigError if a seed has Kafka groups and the extra that they need is missing."""
     try:
         import libramq.testing.nodes.kafka_port  # noqa: F401
     except ModuleNotFoundError as missing:
@@ -101,14 +101,14 @@ class _Totals:
 
 
 def _explain(report: Report, steps: int | None, *, searches: bool) -> None:
-    """Print the violation and the command that repeats it; searches: then one with the fewest actions."""
+    """Print the violation and a command to reproduce it; searches: also one with the fewest actions."""
     violation = report.violation
     assert violation is not None
     repeat = f"repeat it: {_command(report.seed, steps)}"
     _print(
         "", f"seed {report.seed} broke the rule that {violation.invariant}:", f"  {violation.what}", repeat
     )
-    if searches:  # It may take longer than the caller has.
+    if searches:  # This may take long.
         _print(f"with as few steps as possible: {_command(report.seed, _fewest_steps(report, steps))}")
 
 
@@ -122,7 +122,7 @@ def _print(*lines: str) -> None:
 
 
 def _fewest_steps(report: Report, steps: int | None) -> int:
-    """Return how many of the scenario's actions are enough to violate the same invariant."""
+    """Return the least number of the scenario's actions that violates the same invariant."""
     assert report.violation is not None
     all_steps = len(Simulation(report.seed).scenario.actions)
     most = all_steps if steps is None else min(steps, all_steps)

@@ -1,4 +1,4 @@
-"""The store command: checks, copies and converts message directories without their broker's help."""
+"""The store command: checks, copies and converts message directories without their broker."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -34,8 +34,8 @@ def check(
     commit_log: _CommitLog = None,
     json: options.Json = False,
 ) -> None:
-    """Check every record and every consume queue unit, and show what the next start would repair; change
-    nothing. Exit code 1: damage."""
+    """Check every record and every consume queue unit, and show the repairs of the next start, without
+    changing anything. Exit code 1: damage."""
     from libramq.filesystem import LocalFileSystem
     from libramq.store.check import check_store
 
@@ -57,8 +57,8 @@ def copy(
     commit_log: _CommitLog = None,
     json: options.Json = False,
 ) -> None:
-    """Copy a broker's messages, queues and tables while it works. A broker that is started on the copy has
-    everything that was acknowledged before the copy began."""
+    """Copy a broker's messages, queues and tables while it runs. A broker started on the copy has everything
+    that was acknowledged before the copy began."""
     from libramq.filesystem import LocalFileSystem
     from libramq.store.copying import copy_store
 
@@ -78,13 +78,13 @@ def copy(
 
 @app.command(no_args_is_help=True)
 def unbatch(
-    directory: Annotated[Path, typer.Argument(help="The storePathRootDir of a stopped broker of Apache's.")],
+    directory: Annotated[Path, typer.Argument(help="The storePathRootDir of a stopped Apache broker.")],
     to: Annotated[Path, typer.Argument(help="A new or empty directory.")],
     commit_log: _CommitLog = None,
     json: options.Json = False,
 ) -> None:
-    """Copy the directory of a broker of Apache's that has topics with queue.type=BatchCQ to one without:
-    there each message has a record of its own, and the same number in its queue."""
+    """Copy the directory of an Apache broker with queue.type=BatchCQ topics to one without: each message
+    gets its own record, and keeps its offset in its queue."""
     from libramq.clock import SystemClock
     from libramq.filesystem import LocalFileSystem
     from libramq.store.unbatching import unbatch_store
@@ -100,7 +100,7 @@ def unbatch(
 
 
 def _elsewhere(directory: Path, to: Path) -> tuple[Path, Path]:
-    """Return both paths, with links resolved; StoreError if a directory would be copied into itself."""
+    """Return both paths with links resolved; raises StoreError for a copy of a directory into itself."""
     source, target = directory.resolve(), to.resolve()
     if source == target or source in target.parents:
         raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")

@@ -1,7 +1,6 @@
-"""Following a topic (`libra tail`): where it begins, how often it polls, and how queues are merged by store
-time.
+"""Following a topic (`libra tail`): start positions, polling, and merging queues by store time.
 
-It reads outside any group, as Spark's source does: it commits nothing and causes no rebalance.
+It reads without a group, as Spark's source does: nothing is committed, and no rebalance occurs.
 """
 
 import heapq
@@ -31,7 +30,7 @@ from libramq.transport.address import split_name_servers
 GROUP: Final = "LIBRA_TAIL"
 #: How often the queues are checked for new messages while there are none.
 POLL_SECONDS: Final = 0.2
-#: How often new queues are looked for, in polls.
+#: New queues are looked for once in this many polls.
 POLLS_PER_ROUTE: Final = 25
 
 
@@ -48,11 +47,11 @@ def tail(
     count: int | None,
     to_end: bool,
 ) -> None:
-    """Print messages until there are as many as wanted, or an interrupt.
+    """Print messages until the count is reached, or an interrupt.
 
-    start: earliest, latest or a time. offset: in each queue, instead. queue: its number, `BROKER:NUMBER` for
-    one of a single broker. expression: tags, or an Sql. line: a template of `FIELDS`; None: the usual line.
-    count: how many; None: all. to_end: those that are stored by now.
+    start: earliest, latest or a time. offset: in each queue, instead of start. queue: a number, or
+    `BROKER:NUMBER` for a queue of one broker. expression: tags, or an Sql. line: a template of `FIELDS`;
+    None: the default line. count: None for all. to_end: stop at the current end.
     """
     validate_topic(topic)
     begin = beginning(start, offset)
@@ -67,22 +66,22 @@ def tail(
             write(message)
 
 
-#: Returns where to begin in queues.
+#: Returns the start offsets of queues.
 Beginning = Callable[["QueueReader", list[MessageQueue]], dict[MessageQueue, int]]
 
 
 def earliest(reader: QueueReader, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
-    """Begin with what is stored."""
+    """Begin with the oldest stored message."""
     return reader.min_offsets(queues)
 
 
 def latest(reader: QueueReader, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
-    """Begin with what is stored from now on."""
+    """Begin with the next message to be stored."""
     return reader.max_offsets(queues)
 
 
 def beginning(start: str, offset: int | None) -> Beginning:
-    """Return where to begin; raises ConfigError for a start that is none."""
+    """Return the beginning for these options; raises ConfigError for an invalid start."""
     if offset is not None:
 
         def at_offset(reader: QueueReader, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
@@ -118,7 +117,7 @@ def follow(
     to_end: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[MessageExt]:
-    """Yield a topic's messages, endlessly, or those that are stored by now. tags: None or empty: any."""
+    """Yield a topic's messages, endlessly or up to the current end. tags: None or empty: any."""
     positions: dict[MessageQueue, int] = {}
     noted: set[str] = set()
     polls = 0
@@ -128,7 +127,7 @@ def follow(
             if not known:
                 raise ConfigError(f"the topic {topic} has no such queue; libra topics -t {topic} lists them")
             fresh = [queue for queue in known if queue not in positions]
-            # All messages of a queue that appears meanwhile are new.
+            # All messages of a queue that appears later are new.
             positions |= (earliest if polls > 0 else begin)(reader, fresh)
             absent = set(reader.absent_brokers([topic]))
             for name in sorted(absent - noted):
@@ -149,7 +148,7 @@ def follow(
             sleep(POLL_SECONDS)
 
 
-#: What a template may name, besides `p.NAME` for a property.
+#: The fields of a template, besides `p.NAME` for a property.
 FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
     "body": lambda message: message.body.decode("utf-8", "backslashreplace"),
     "topic": lambda message: message.topic,

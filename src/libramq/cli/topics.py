@@ -13,7 +13,7 @@ from libramq.errors import RemoteError
 
 TOPIC_COLUMNS: Final = ("topic", "brokers", "queues", "messages", "last stored")
 QUEUE_COLUMNS: Final = ("broker", "queue", "first offset", "end", "messages", "last stored")
-#: Ours: how many topics are looked up at once.
+#: Ours: topics looked up concurrently.
 TOPICS_AT_ONCE: Final = 16
 NO_TOPIC: Final = "no topic yet; a topic appears with its first message, or by libra admin updateTopic"
 
@@ -22,7 +22,7 @@ def topics(
     namesrv: options.Namesrv = None,
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Show the queues of this topic.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="List retry topics, dead letters and brokers' own topics, too.")
+        bool, typer.Option("--all", help="Also list retry topics, dead letters and brokers' own topics.")
     ] = False,
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
@@ -57,7 +57,7 @@ async def _rows(namesrv: str, topic: str | None, *, every: bool) -> list[dict[st
             ]
         info = await admin.cluster_info()
         clusters = info.cluster_addr_table
-        # Apache's brokers have topics of their own names, and of their clusters'; all have one for replies.
+        # Apache's brokers have topics named after themselves and their clusters; all have one for replies.
         own = {*info.broker_addr_table, *clusters, *map(names.reply_topic, clusters)}
         hidden = (names.RETRY_PREFIX, names.DLQ_PREFIX, "LIBRA_")
         shown = [
@@ -71,7 +71,7 @@ async def _rows(namesrv: str, topic: str | None, *, every: bool) -> list[dict[st
             async with at_once:
                 try:
                     ends = await admin.topic_stats(name)
-                except RemoteError:  # It is away, or being deleted.
+                except RemoteError:  # The broker is away, or the topic is being deleted.
                     ends = {}
             return {
                 "topic": name,

@@ -29,7 +29,7 @@ async def topic_list(
     *,
     admin: Operator,
     clusters: Annotated[
-        bool, Option("-c", "--clusterModel", help="Show the cluster and the consumer groups of each topic.")
+        bool, Option("-c", "--clusterModel", help="Show each topic's cluster and consumer groups.")
     ] = False,
 ) -> Answer:
     """List all topics."""
@@ -63,17 +63,15 @@ async def update_topic(
         str, Option("-a", "--attributes", help="Attributes to set or remove: +name=value,-name.")
     ] = "",
     order: Annotated[
-        str, Option("-o", "--order", help="true: it is ordered; name servers keep its brokers.")
+        str, Option("-o", "--order", help="true: the topic is ordered; name servers store its brokers.")
     ] = "false",
-    unit: Annotated[str, Option("-u", "--unit", help="true: it belongs to a unit.")] = "false",
+    unit: Annotated[str, Option("-u", "--unit", help="true: the topic belongs to a unit.")] = "false",
     unit_subscription: Annotated[
         str, Option("-s", "--hasUnitSub", help="true: groups of units subscribe to it.")
     ] = "false",
     abandon_unread: Annotated[
         bool,
-        Option(
-            "--abandon-unread", help="Reduce the queues to read although groups have unread messages there."
-        ),
+        Option("--abandon-unread", help="Reduce the read queues even if groups have unread messages there."),
     ] = False,
 ) -> Answer:
     """Create a topic, or change its queues, permission and attributes."""
@@ -117,7 +115,7 @@ async def delete_topic(
 
 @command(app, "topicStatus")
 async def topic_status(*, topic: options.Topic, admin: Operator) -> Answer:
-    """Show the first and last offsets of a topic's queues, and when each was last written to."""
+    """Show the first and last offsets of a topic's queues, and their last write."""
     found = [
         {"broker": queue.broker_name, "queueId": queue.queue_id} | plain(ends)
         for queue, ends in (await admin.topic_ends(topic)).items()
@@ -131,7 +129,7 @@ async def topic_status(*, topic: options.Topic, admin: Operator) -> Answer:
 
 @command(app, "topicRoute")
 async def topic_route(*, topic: options.Topic, admin: Operator) -> Answer:
-    """Show which brokers have a topic's queues."""
+    """Show the brokers of a topic's queues."""
     route = await admin.route(topic)
     brokers = {broker.broker_name: broker for broker in route.broker_datas}
     queues = []
@@ -231,7 +229,7 @@ async def _summary(admin: Operator, group: str) -> dict[str, Any]:
         row |= {"consumeTps": progress.consume_tps, "diffTotal": progress.behind}
         connection = await admin.consumer_connection(group)
     except RemoteError:
-        return row  # Nobody is connected, or the group never committed: mqadmin shows zeros as well.
+        return row  # No member is connected, or the group never committed; mqadmin shows zeros as well.
     return row | {
         "count": len(connection.connection_set),
         "type": "PULL" if connection.consume_type == CONSUME_ACTIVELY else "PUSH",
@@ -261,7 +259,7 @@ async def reset_offset_by_time(
         int | None, Option("-q", "--queueId", min=0, help="Move the offset of this queue only.")
     ] = None,
     offset: Annotated[
-        int | None, Option("-o", "--offset", min=0, help="With -q: to this offset, not to a time.")
+        int | None, Option("-o", "--offset", min=0, help="With -q: the offset, instead of a time.")
     ] = None,
 ) -> Answer:
     """Move a group's offsets in a topic to the messages stored at a given time, or one queue to an offset."""
@@ -297,12 +295,12 @@ async def delete_sub_group(
     admin: Operator,
     target: Changed,
     offsets: Annotated[
-        bool, Option("-r", "--removeOffset", help="Delete its committed offsets, too.")
+        bool, Option("-r", "--removeOffset", help="Also delete its committed offsets.")
     ] = False,
 ) -> Answer:
     """Delete a consumer group, without asking for confirmation.
 
-    With -c, its retry topic and its dead letters are deleted, too.
+    With -c, its retry topic and its dead letters are deleted as well.
     """
     names.validate_group(group)
     brokers = await admin.targets(target)

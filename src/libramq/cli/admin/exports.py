@@ -1,4 +1,4 @@
-"""The admin commands that export what a cluster is, as JSON files in mqadmin's form."""
+"""The admin commands that export a cluster's configuration and load, as JSON files in mqadmin's format."""
 
 import json
 import time
@@ -29,18 +29,18 @@ async def export_metadata(
     *,
     target: Annotated[
         Target,
-        Option("-c", "--clusterName", help="All masters of it."),
-        Option("-b", "--brokerAddr", help="Or one broker, host:port."),
+        Option("-c", "--clusterName", help="All masters of this cluster; or use -b."),
+        Option("-b", "--brokerAddr", help="One broker, host:port; or use -c."),
     ],
     directory: _Directory = Path(),
     topics: Annotated[bool, Option("-t", "--topic", help="Topics only.")] = False,
     groups: Annotated[bool, Option("-g", "--subscriptionGroup", help="Groups only.")] = False,
     special: Annotated[
-        bool, Option("-s", "--specialTopic", help="Retry topics and dead letters, too.")
+        bool, Option("-s", "--specialTopic", help="Also export retry topics and dead letters.")
     ] = False,
     admin: Operator,
 ) -> Answer:
-    """Export the configuration of users' topics and groups; numbers of queues are summed over brokers."""
+    """Export the configuration of users' topics and groups; queue counts are summed over brokers."""
     tables = await _metadata(admin, await admin.targets(target), special=special)
     if topics != groups:
         name = "topic.json" if topics else "subscriptionGroup.json"
@@ -77,7 +77,7 @@ async def _user_groups(admin: Operator, address: str) -> _Values:
 
 @command(app, "exportConfigs")
 async def export_configs(*, cluster: _Cluster, directory: _Directory = Path(), admin: Operator) -> Answer:
-    """Export the options of a cluster's masters that matter to operators, and the cluster's size."""
+    """Export the main options of a cluster's masters, and the cluster's size."""
     masters = await admin.masters(cluster)
     table = (await admin.cluster_info()).broker_addr_table
     brokers = [data for data in table.values() if data.cluster == cluster]
@@ -112,7 +112,7 @@ async def export_metrics(*, cluster: _Cluster, directory: _Directory = Path(), a
 
 
 async def _report(admin: Operator, address: str) -> tuple[str, _Values]:
-    """Return a master's name, and what mqadmin reports about it."""
+    """Return a master's name, and the report that mqadmin makes of it."""
     runtime = await admin.ask(address, calls.RUNTIME_INFO)
     config = await admin.ask(address, calls.BROKER_CONFIG)
     groups = await _user_groups(admin, address)

@@ -1,11 +1,11 @@
-"""The frame of an admin command: how a coroutine becomes a command with mqadmin's options, and how its answer
-is shown, as tables or JSON.
+"""The frame of admin commands: turns a coroutine into a command with mqadmin's options, and shows its answer
+as tables or JSON.
 
     @command(app, "topicClusterList")
     async def topic_cluster_list(*, topic: options.Topic, admin: Operator) -> Answer:
 
-The parameter `admin` is the option -n, `target` is -b and -c; --json comes last. A command that answers again
-and again yields its answers; one that needs no operator is a plain generator.
+The parameter `admin` becomes the option -n, `target` becomes -b and -c; --json comes last. A command with
+several answers yields them; one without an operator is a plain generator.
 """
 
 import inspect
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 else:
     Operator, Target = options.Namesrv, Any
 
-#: The brokers to be changed, and those to be shown. The options stand in the order of the help.
+#: The brokers to change. The options appear in --help in this order.
 Changed = Annotated[
     Target,
     Option("-b", "--brokerAddr", help="Change it at one broker, host:port; or use -c."),
     Option("-c", "--clusterName", help="Change it at all brokers of a cluster; or use -b."),
 ]
+#: The brokers to show.
 Shown = Annotated[
     Target,
-    Option("-b", "--brokerAddr", help="The broker, host:port; or -c."),
-    Option("-c", "--clusterName", help="All masters of this cluster; or -b."),
+    Option("-b", "--brokerAddr", help="The broker, host:port; or use -c."),
+    Option("-c", "--clusterName", help="All masters of this cluster; or use -b."),
 ]
 _NAMES: Final = {
     "--namesrvAddr": "namesrv", "--brokerAddr": "broker", "--clusterName": "cluster", "--cluster": "cluster"
@@ -42,23 +43,23 @@ _NAMES: Final = {
 
 
 class Table(NamedTuple):
-    """Some values of rows. columns: their names with headings, as in `broker, queueId: queue`."""
+    """A table of some of the rows' values. columns: names with headings, as in `broker, queueId: queue`."""
 
     rows: Sequence[Mapping[str, Any]]
     columns: str
 
 
 class Answer:
-    """A value for programs, and what people see: lines, names and values, tables.
+    """A value for JSON, and its display: lines, names with values, and tables.
 
-    is_line: one of many values for programs, each of which gets a line.
+    is_line: the value is one of many, each printed as one line of JSON.
     """
 
     def __init__(self, value: Any, *shown: str | Mapping[str, Any] | Table, is_line: bool = False) -> None:
         self.value, self.shown, self.is_line = value, shown, is_line
 
     def show(self, *, json: bool) -> None:
-        """Print it for programs or for people."""
+        """Print the value as JSON, or its display."""
         if json:
             output.print_json(self.value, indent=None if self.is_line else 2)
             return
@@ -73,36 +74,36 @@ class Answer:
 
 
 def _cells(table: Table) -> tuple[list[str], list[list[Any]]]:
-    """Return the headings (by default the names) and cells of a table; columns …Timestamp hold times."""
+    """Return a table's headings, by default the names, and its cells; columns …Timestamp hold times."""
     columns = [each.partition(": ") for each in table.columns.split(", ")]
     cells = [[_cell(name, row[name]) for name, _, _ in columns] for row in table.rows]
     return [heading or name for name, _, heading in columns], cells
 
 
 def _cell(name: str, value: Any) -> Any:
-    """Return what people see of a value; none is a dash."""
+    """Return the display of a value; a dash for None."""
     if name.endswith("Timestamp"):
         return time_text(value)
     return "–" if value is None else value
 
 
 def rows(found: Sequence[Mapping[str, Any]], columns: str) -> Answer:
-    """Answer with rows: all their values for programs, some of them in a table."""
+    """Return an answer of rows: all their values as JSON, some of them in a table."""
     return Answer(found, Table(found, columns))
 
 
 def sections(found: Mapping[str, Mapping[str, Any]]) -> Answer:
-    """Answer with names and values of several servers, each under its address."""
+    """Return an answer with names and values of several servers, each under its address."""
     parts = [(f"============{address}============", each) for address, each in found.items()]
     return Answer(found, *(part for pair in parts for part in pair))
 
 
-#: A coroutine with one answer, or a generator of many, asynchronous or not.
+#: A coroutine with one answer, or a generator of several, asynchronous or not.
 _Ask = Callable[..., Any]
 
 
 def command(app: typer.Typer, name: str, *, no_args_is_help: bool = True) -> Callable[[_Ask], _Ask]:
-    """Make a function an admin command."""
+    """Return a decorator that makes a function an admin command."""
 
     def made(ask: _Ask) -> _Ask:
         parameters: dict[str, inspect.Parameter] = {}
@@ -149,7 +150,7 @@ async def _show(ask: _Ask, *, namesrv: str | None, json: bool, **arguments: Any)
 
 
 def plain(value: object) -> Any:
-    """Return a document as dicts and lists, under its names on the wire."""
-    import msgspec  # Help must be quick.
+    """Return a document as dicts and lists, with its names on the wire."""
+    import msgspec  # Imported late: --help must be quick.
 
     return msgspec.to_builtins(value)

@@ -20,7 +20,7 @@ app = Typer()
 
 
 def _switch(short: str, name: str, help_: str) -> Any:
-    """Return an option that is true or false, and by default neither."""
+    """Return an option that is true, false or unset."""
     parser = partial(options.truth_of, short)
     return Option(
         short, f"--{name}", help=f"{help_} true or false.", show_default=False, parser=parser, metavar="<str>"
@@ -56,7 +56,7 @@ async def update_sub_group(
         Option("-w", "--whichBrokerWhenConsumeSlowly", min=0, help="The id that it reads from if slow."),
     ] = None,
 ) -> Answer:
-    """Create a consumer group, or change what is named; mqadmin resets everything else."""
+    """Create a consumer group, or change the named settings; mqadmin resets the others."""
     import msgspec
 
     names.validate_group(group)
@@ -115,7 +115,7 @@ async def set_consume_mode(
     admin: Operator,
     target: Changed,
 ) -> Answer:
-    """Have members with server-side assignment pull or pop a topic."""
+    """Make members with server-side assignment pull or pop a topic."""
     if mode not in ("PULL", "POP"):
         raise ConfigError(f"the mode {mode!r} is none; use PULL or POP")
     call = calls.set_consume_mode(topic, group, mode, share)
@@ -152,12 +152,12 @@ async def skip_accumulated_message(
     topic: options.Topic,
     admin: Operator,
 ) -> Answer:
-    """Move a group's offsets in a topic to the end: what it has not consumed yet is skipped."""
+    """Move a group's offsets in a topic to the end; unconsumed messages are skipped."""
     return rows(reset_rows(await admin.reset(group, topic)), RESETS)
 
 
 def reset_rows(found: "Mapping[MessageQueue, int]") -> list[dict[str, Any]]:
-    """Return where a group continues after a reset, queue by queue."""
+    """Return a group's offsets after a reset as rows, one per queue."""
     return [
         {"broker": queue.broker_name, "queueId": queue.queue_id, "offset": offset}
         for queue, offset in sorted(found.items())

@@ -23,14 +23,14 @@ _LONG_MAX: Final = 2**63 - 1
 
 _Id = Annotated[str, Option("-i", "--msgId", help="The message's id.")]
 _Begin = Annotated[
-    int, Option("-b", "--beginTimestamp", min=0, help="Stored at this time or later, in ms since 1970.")
+    int, Option("-b", "--beginTimestamp", min=0, help="Stored at or after this time, in ms since 1970.")
 ]
 _End = Annotated[
     int,
-    Option("-e", "--endTimestamp", min=0, help="Stored at this time or before, in ms.", show_default=False),
+    Option("-e", "--endTimestamp", min=0, help="Stored at or before this time, in ms.", show_default=False),
 ]
 _Consumer = Annotated[
-    str | None, Option("-g", "--consumerGroup", help="With -d: have a member of this group process it again.")
+    str | None, Option("-g", "--consumerGroup", help="With -d: let a member of this group process it again.")
 ]
 _Member = Annotated[str | None, Option("-d", "--clientId", help="The member that processes it.")]
 
@@ -65,13 +65,13 @@ async def query_msg_by_unique_key(
     topic: options.Topic,
     message_id: _Id,
     show_all: Annotated[
-        bool, Option("-a", "--showAll", help="Show every copy of it; else only the newest.")
+        bool, Option("-a", "--showAll", help="Show every copy, not only the newest.")
     ] = False,
     group: _Consumer = None,
     client_id: _Member = None,
     admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
-    """Show a message by the unique id that its producer gave it."""
+    """Show a message by the unique id that its producer assigned."""
     found = await lookup.by_key(admin, topic, message_id, unique=True)
     shown = found if show_all else found[:1]
     async for answer in _show_or_push(admin, shown, message_id, group, client_id):
@@ -85,10 +85,10 @@ async def query_msg_by_key(
     key: Annotated[str, Option("-k", "--msgKey", help="The key.")],
     begin: _Begin = 0,
     end: _End = _LONG_MAX,
-    count: Annotated[int, Option("-m", "--maxNum", min=1, help="How many at most.")] = _FOUND_MAX,
+    count: Annotated[int, Option("-m", "--maxNum", min=1, help="Messages, at most.")] = _FOUND_MAX,
     admin: Operator,
 ) -> Answer:
-    """List the messages of a topic that have a key, the newest first."""
+    """List the messages of a topic with a key, newest first."""
     found = await lookup.by_key(admin, topic, key, count=count, begin_ms=begin, end_ms=end)
     return rows(
         [message_row.detailed_row(message) for message in found[:count]],
@@ -120,10 +120,10 @@ async def query_msg_trace_by_id(
     topic: Annotated[str, Option("-t", "--traceTopic", help="The topic of traces.")] = "RMQ_SYS_TRACE_TOPIC",
     begin: _Begin = 0,
     end: _End = _LONG_MAX,
-    count: Annotated[int, Option("-c", "--maxNum", min=1, help="Traces at most.")] = _FOUND_MAX,
+    count: Annotated[int, Option("-c", "--maxNum", min=1, help="Traces, at most.")] = _FOUND_MAX,
     admin: Operator,
 ) -> Answer:
-    """Show who sent and who consumed a message, as far as clients write traces."""
+    """Show the sending and consumption of a message, as recorded by clients that write traces."""
     traces = await lookup.by_key(admin, topic, message_id, count=count, begin_ms=begin, end_ms=end)
     found = [row for message in reversed(traces) for row in lookup.trace_rows(message, message_id)]
     if not found:
@@ -140,7 +140,7 @@ async def _show_or_push(
     group: str | None,
     client_id: str | None,
 ) -> AsyncGenerator[Answer, None]:
-    """Show messages, or have a member process them and show what it made of them."""
+    """Show messages, or make a member process them and show the results."""
     from libramq.transport.address import join_address
 
     if not found:
@@ -164,11 +164,11 @@ def _messages(found: Sequence["libramq.MessageExt"]) -> Answer:
     return Answer(detailed, *(row | {name: time_text(row[name]) for name in times} for row in detailed))
 
 
-# Reading queues from one end to the other; this joins no group and commits nothing.
+# Reading queues, without joining a group or committing offsets.
 
 _When = "now, milliseconds since 1970, or yyyy-MM-dd#HH:mm:ss:SSS."
 _Since = Annotated[
-    str | None, Option("-b", "--beginTimestamp", help=f"Stored at this time or later: {_When}")
+    str | None, Option("-b", "--beginTimestamp", help=f"Stored at or after this time: {_When}")
 ]
 _Until = Annotated[str | None, Option("-e", "--endTimestamp", help=f"Stored before this time: {_When}")]
 _Tags = Annotated[str, Option("-s", "--subExpression", help="Only these tags, as in TagA || TagB.")]
@@ -223,19 +223,17 @@ def consume_message(
     topic: options.Topic,
     broker: Annotated[str | None, Option("-b", "--brokerName", help="With -i: the broker.")] = None,
     queue_id: Annotated[int | None, Option("-i", "--queueId", min=0, help="Only this queue.")] = None,
-    offset: Annotated[
-        int | None, Option("-o", "--offset", min=0, help="With -i: from this offset on.")
-    ] = None,
+    offset: Annotated[int | None, Option("-o", "--offset", min=0, help="With -i: the first offset.")] = None,
     begin: Annotated[
-        str | None, Option("-s", "--beginTimestamp", help=f"Stored at this time or later: {_When}")
+        str | None, Option("-s", "--beginTimestamp", help=f"Stored at or after this time: {_When}")
     ] = None,
     end: _Until = None,
     count: Annotated[
-        int, Option("-c", "--MessageNumber", min=1, help="How many of each queue at most.")
+        int, Option("-c", "--MessageNumber", min=1, help="Messages of each queue, at most.")
     ] = 128,
     namesrv: options.Namesrv = None,
 ) -> Iterator[Answer]:
-    """Print messages of a topic or of one queue, without consuming them for any group."""
+    """Print messages of a topic or of one queue, without consuming them."""
     if (broker is None) != (queue_id is None):
         raise ConfigError("a queue is a broker's: name both -b BROKER and -i QUEUE, or neither")
     if offset is not None and queue_id is None:
@@ -253,13 +251,13 @@ async def query_cq(
     topic: options.Topic,
     queue_id: Annotated[int, Option("-q", "--queue", min=0, help="The queue.")],
     index: Annotated[int, Option("-i", "--index", min=0, help="The first offset.")],
-    count: Annotated[int, Option("-c", "--count", min=1, help="How many units.")] = 10,
+    count: Annotated[int, Option("-c", "--count", min=1, help="Units to show.")] = 10,
     broker: Annotated[
         str | None, Option("-b", "--broker", help="The broker, host:port. Default: the topic's first.")
     ] = None,
     admin: Operator,
 ) -> Answer:
-    """Show units of a consume queue: where messages lie in the log."""
+    """Show units of a consume queue, which locate messages in the commit log."""
     address = broker or (await admin.brokers_of(topic))[0]
     reply = await admin.ask(address, calls.consume_queue(topic, queue_id, index, count))
     units = [{"index": index + number, **plain(unit)} for number, unit in enumerate(reply.queue_data)]
@@ -284,7 +282,7 @@ def messages_of(
 ) -> Iterator["libramq.MessageExt"]:
     """Yield messages of a topic or of one queue, stored between two times.
 
-    first, count: of each queue, from an offset on, and how many at most.
+    first, count: the first offset in each queue, and the most messages of each.
     """
     from libramq.client.queue_reader import PullFilter, QueueReader
     from libramq.transport.address import split_name_servers
@@ -313,7 +311,7 @@ def messages_of(
 
 
 def _lines(found: Iterator["libramq.MessageExt"], body: str) -> Iterator[Answer]:
-    """Answer with messages as they come, one line each."""
+    """Yield an answer for each message, of one line."""
     with_body = options.truth_of("-d", body)
     for message in found:
         row = message_row.detailed_row(message)
@@ -327,13 +325,13 @@ def _lines(found: Iterator["libramq.MessageExt"], body: str) -> Iterator[Answer]
         yield Answer(row, printable(line), is_line=True)
 
 
-# Sending one message, or many to see how long each takes.
+# Sending one message, or many to measure the latency.
 
 GROUP: Final = "LIBRA_ADMIN_SEND"
 _Row = dict[str, Any]
 _COLUMNS: Final = "broker, queueId: queue, status, ms, messageId: message id"
 
-_Amount = Annotated[int, Option("-a", "--amount", min=1, help="How many messages.")]
+_Amount = Annotated[int, Option("-a", "--amount", min=1, help="Messages to send.")]
 _Size = Annotated[int, Option("-s", "--size", min=1, help="Bytes of each body.")]
 
 
@@ -350,7 +348,7 @@ async def send_message(
     ] = None,
     admin: Operator,
 ) -> Answer:
-    """Send one message, to any queue of a topic or to the one that is named."""
+    """Send one message, to any queue of a topic or to a named one."""
     if (broker is None) != (queue_id is None):
         raise ConfigError("name both the broker (-b) and its queue (-i), or neither")
     queue = (
@@ -366,10 +364,10 @@ async def send_msg_status(
     *,
     broker: Annotated[str, Option("-b", "--brokerName", help="The broker's name.")],
     size: Annotated[int, Option("-s", "--messageSize", min=1, help="Bytes of each body.")] = 128,
-    count: Annotated[int, Option("-c", "--count", min=1, help="How many messages.")] = 50,
+    count: Annotated[int, Option("-c", "--count", min=1, help="Messages to send.")] = 50,
     admin: Operator,
 ) -> Answer:
-    """Send messages to a broker's own topic, which has its name."""
+    """Send messages to a broker's own topic, which is named after the broker."""
     return _times(await _send_many(admin, broker, count, size))
 
 
@@ -377,7 +375,7 @@ async def send_msg_status(
 async def check_msg_send_rt(
     *, topic: options.Topic, amount: _Amount = 100, size: _Size = 128, admin: Operator
 ) -> Answer:
-    """Send messages to the queues of a topic in turn, and show how long each took."""
+    """Send messages to the queues of a topic in turn, and show the time of each send."""
     return _times(await _send_many(admin, topic, amount, size))
 
 
@@ -388,13 +386,13 @@ async def cluster_rt(
     size: _Size = 128,
     cluster: Annotated[str | None, Option("-c", "--cluster", help="Only this cluster. Default: all.")] = None,
     interval: Annotated[
-        int | None, Option("-i", "--interval", min=1, help="Repeat after so many seconds, until Ctrl-C.")
+        int | None, Option("-i", "--interval", min=1, help="Repeat after this many seconds, until Ctrl-C.")
     ] = None,
     admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
-    """Show how long sends to each broker take, to the topic of its name; mqadmin repeats it for ever."""
+    """Measure sends to each broker, to the topic named after it; mqadmin repeats this for ever."""
     if cluster is not None:
-        await admin.masters(cluster)  # It names the clusters there are.
+        await admin.masters(cluster)  # Its error names the existing clusters.
     while True:
         table = (await admin.cluster_info()).cluster_addr_table
         found = []
@@ -411,7 +409,7 @@ async def cluster_rt(
 
 
 async def _resend(admin: Operator, found: Sequence["libramq.MessageExt"]) -> Answer:
-    """Send stored messages to their topics again, with their tags, keys and own properties."""
+    """Send stored messages to their topics again, with their tags, keys and user properties."""
     from libramq.message.properties import RESERVED
 
     sent = []
@@ -435,9 +433,9 @@ async def _timed(
     *,
     keeps_failures: bool = False,
 ) -> _Row:
-    """Send a message; return where it went and how long that took.
+    """Send a message; return a row with its queue and time.
 
-    keeps_failures: the row of a failed send has its error as the status; else it is raised.
+    keeps_failures: return the error of a failed send as the row's status instead of raising it.
     """
     began_s = time.perf_counter()
     try:
@@ -452,7 +450,7 @@ async def _timed(
 
 
 async def _send_many(admin: Operator, topic: str, count: int, size: int) -> list[_Row]:
-    """Send messages one after the other, to the topic's queues in turn; failures are rows, too."""
+    """Send messages one after the other, to the topic's queues in turn; failures are rows as well."""
     async with _producer(admin) as producer:
         return [
             await _timed(producer, libramq.Message(topic, b"a" * size), keeps_failures=True)
@@ -461,7 +459,7 @@ async def _send_many(admin: Operator, topic: str, count: int, size: int) -> list
 
 
 def _average_ms(sent: Sequence[_Row]) -> float:
-    """Return the average time; the first send is left out, since it made the connection."""
+    """Return the average time, without the first send, which made the connection."""
     times: list[float] = [each["ms"] for each in sent[1:] or sent]
     return round(sum(times) / len(times), 2)
 

@@ -1,4 +1,4 @@
-"""The admin commands about options, permissions, values and disks of servers, under mqadmin's names."""
+"""The admin commands about servers' options, permissions, KV values and disks, under mqadmin's names."""
 
 import itertools
 from typing import TYPE_CHECKING, Annotated
@@ -28,13 +28,13 @@ _OneOrAll = Annotated[
 
 @command(app, "brokerStatus")
 async def broker_status(*, target: Shown, admin: Operator) -> Answer:
-    """Show a broker's state as names and values, or that of a cluster's masters."""
+    """Show the state of a broker, or of a cluster's masters, as names and values."""
     return await _values(admin, calls.RUNTIME_INFO, target)
 
 
 @command(app, "getBrokerConfig")
 async def get_broker_config(*, target: Shown, admin: Operator) -> Answer:
-    """Show a broker's options, without secrets, or those of a cluster's masters."""
+    """Show the options of a broker, or of a cluster's masters, without secrets."""
     return await _values(admin, calls.BROKER_CONFIG, target)
 
 
@@ -45,7 +45,7 @@ async def _values(admin: Operator, call: "Call[dict[str, str]]", target: Target)
 
 @command(app, "updateBrokerConfig")
 async def update_broker_config(*, key: _Key, value: _Value, target: Changed, admin: Operator) -> Answer:
-    """Change an option of a broker until it stops; the broker says which ones can be changed."""
+    """Change an option of a broker until it stops; the broker's answer lists the changeable ones."""
     brokers = list(await admin.ask_targets(calls.update_broker_config(key, value), target))
     return Answer({"brokers": brokers, key: value}, f"update broker config success, {', '.join(brokers)}")
 
@@ -57,20 +57,20 @@ async def reset_master_flush_offset(
     offset: Annotated[int, Option("-o", "--offset", min=0, help="The offset.")],
     admin: Operator,
 ) -> Answer:
-    """Set up to where a slave takes its master's log to be on disk; no other broker has such an offset."""
+    """Set the offset up to which a slave takes its master's log to be on disk; only slaves have one."""
     await admin.ask(broker, calls.reset_master_flush_offset(offset))
     return Answer({"broker": broker, "offset": offset}, f"reset master flush offset to {offset} success")
 
 
 @command(app, "wipeWritePerm")
 async def wipe_write_perm(*, broker: _BrokerName, admin: Operator) -> Answer:
-    """Have producers avoid a broker: its topics become read-only in routes until one of them changes."""
+    """Make producers avoid a broker: its topics become read-only in routes until one of them changes."""
     return await _set_writable(admin, broker, "wipe")
 
 
 @command(app, "addWritePerm")
 async def add_write_perm(*, broker: _BrokerName, admin: Operator) -> Answer:
-    """Have producers use a broker again: its topics become readable and writable in routes."""
+    """Let producers use a broker again: its topics become readable and writable in routes."""
     return await _set_writable(admin, broker, "add")
 
 
@@ -111,7 +111,7 @@ async def get_namesrv_config(*, admin: Operator) -> Answer:
 
 @command(app, "updateNamesrvConfig")
 async def update_namesrv_config(*, key: _Key, value: _Value, admin: Operator) -> Answer:
-    """Change an option of each name server until it stops; a name server says which ones can be changed."""
+    """Change an option of each name server until it stops; the answer lists the changeable ones."""
     await admin.ask_name_servers(calls.update_name_server_config(key, value))
     return Answer({key: value}, "update name server config success!")
 
@@ -121,13 +121,13 @@ async def update_namesrv_config(*, key: _Key, value: _Value, admin: Operator) ->
 
 @command(app, "deleteExpiredCommitLog", no_args_is_help=False)
 async def delete_expired_commit_log(*, admin: Operator, target: _OneOrAll) -> Answer:
-    """Delete messages older than fileReservedTime now, and not at the hour deleteWhen."""
+    """Delete messages older than fileReservedTime now, instead of at the hour deleteWhen."""
     return await _free_disk(admin, calls.DELETE_EXPIRED_FILES, target)
 
 
 @command(app, "cleanExpiredCQ", no_args_is_help=False)
 async def clean_expired_cq(*, admin: Operator, target: _OneOrAll) -> Answer:
-    """Remove files of consume queues whose messages are deleted."""
+    """Remove consume queue files whose messages are deleted."""
     return await _free_disk(admin, calls.CLEAN_EXPIRED_QUEUES, target)
 
 

@@ -1,4 +1,4 @@
-"""The admin commands that count: producers, progress, rates, slaves, and all of it round after round."""
+"""The admin commands for statistics: producers, progress, rates, slaves, and monitoring in rounds."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from libramq.remoting.body.consumers import OffsetWrapper
 
 app = Typer()
-#: What help lists behind all others.
+#: Commands that --help lists last.
 last = Typer()
 
 _Broker = Annotated[str, Option("-b", "--brokerAddr", "--broker", help="The broker, host:port.")]
@@ -35,7 +35,7 @@ async def producer_connection(
     topic: options.Topic,
     admin: Operator,
 ) -> Answer:
-    """Show the producers of a group that are connected to a topic's brokers."""
+    """Show the producers of a group connected to a topic's brokers."""
     found: dict[str, dict[str, Any]] = {}
     failure: BrokerError | None = None
     for address in await admin.brokers_of(topic):
@@ -56,7 +56,7 @@ async def producer_connection(
 
 @command(app, "producer")
 async def producers(*, broker: _Broker, admin: Operator) -> Answer:
-    """List all producers that are connected to a broker."""
+    """List all producers connected to a broker."""
     table = (await admin.ask(broker, calls.ALL_PRODUCERS)).data
     found = [
         {"group": group} | plain(producer) for group, members in sorted(table.items()) for producer in members
@@ -72,7 +72,7 @@ async def producers(*, broker: _Broker, admin: Operator) -> Answer:
 async def broker_consume_stats(
     *,
     broker: _Broker,
-    level: Annotated[int, Option("-l", "--level", min=0, help="Only queues at least so far behind.")] = 0,
+    level: Annotated[int, Option("-l", "--level", min=0, help="Only queues with at least this lag.")] = 0,
     ordered: Annotated[str, Option("-o", "--order", help="true: ordered topics only.")] = "false",
     admin: Operator,
 ) -> Answer:
@@ -116,7 +116,7 @@ async def stats_all(
     topic: Annotated[str | None, Option("-t", "--topic", help="Only this topic.")] = None,
     admin: Operator,
 ) -> Answer:
-    """Show how much each topic takes in and each of its groups takes out."""
+    """Show the rates and daily counts of each topic and its groups."""
     found = []
     for each in await admin.topics():
         if not each.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)) and topic in (None, each):

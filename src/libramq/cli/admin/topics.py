@@ -1,4 +1,4 @@
-"""The admin commands that change topics, beside updateTopic and deleteTopic, under mqadmin's names."""
+"""The admin commands about topics, besides updateTopic and deleteTopic, under mqadmin's names."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ async def update_topic_perm(
     admin: Operator,
     target: Changed,
 ) -> Answer:
-    """Change who may use a topic: 4 lets consumers finish reading it while producers avoid it."""
+    """Change a topic's permission: 4 lets consumers finish reading it while producers avoid it."""
     operator.check_permission(perm)
     before = await admin.ask_targets(calls.topic_config(topic), target)
     for address, config in before.items():
@@ -49,7 +49,7 @@ async def update_order_conf(
     ] = None,
     admin: Operator,
 ) -> Answer:
-    """Show or change the brokers and queues that an ordered topic keeps, whichever brokers are up."""
+    """Show or change the fixed brokers and queues of an ordered topic, whichever brokers are up."""
     if method == "put":
         if not value:
             raise ConfigError("put needs -v, as in broker-a:4;broker-b:4")
@@ -67,7 +67,7 @@ async def update_order_conf(
 
 
 def _checked(text: str) -> str:
-    """Return an order configuration; ConfigError names the part that clients could not read."""
+    """Return a valid order configuration; ConfigError names a part that clients could not parse."""
     for part in text.split(";"):
         broker, _, count = part.rpartition(":")
         if not broker or not (count.isascii() and count.isdigit()) or int(count) < 1:
@@ -89,7 +89,7 @@ async def allocate_mq(
     members: Annotated[str, Option("-i", "--ipList", help="Members, separated by commas.")],
     admin: Operator,
 ) -> Answer:
-    """Show how the strategy averagely would divide a topic's queues among members."""
+    """Show how the strategy `averagely` would divide a topic's queues among members."""
     from libramq.balance.topic_rules import averagely
     from libramq.client.routing.publish_info import subscribe_queues
 
@@ -103,7 +103,7 @@ async def allocate_mq(
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a file holds; ConfigError if it cannot be read."""
+    """Return a file's content; raises ConfigError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,6 +1,6 @@
 """The admin commands about users and their policies, under mqadmin's names.
 
-mqadmin's copyUser is missing: a broker answers no passwords.
+mqadmin's copyUser is missing, because brokers never return passwords.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ Password = Annotated[
     Option(
         "-p",
         "--password",
-        help="Its password, which others see in the list of processes; without it the command asks, or reads "
-        "a line of its input.",
+        help="The password, which is visible in the list of processes; by default the command prompts for it "
+        "or reads a line of its input.",
     ),
 ]
 Subject = Annotated[str, Option("-s", "--subject", help="The user, as in User:alice.")]
@@ -57,7 +57,7 @@ async def create_user(
     admin: Operator,
     target: Changed,
 ) -> Answer:
-    """Create a user; without policies a normal one may do nothing."""
+    """Create a user; a normal one may do nothing without policies."""
     info = documents.UserInfo(username=username, password=_password(password), user_type=user_type)
     return await _changed(admin, target, calls.create_user(info), "create user to", username=username)
 
@@ -68,24 +68,22 @@ async def update_user(
     username: Username,
     password: Annotated[
         str | None,
-        Option(
-            "-p", "--password", help="A new password, the only one from now on; - has the command ask for it."
-        ),
+        Option("-p", "--password", help="A new password, which replaces all others; - prompts for it."),
     ] = None,
     second: Annotated[
         str | None,
-        Option("--second", help="A password that is valid beside the first; - has the command ask for it."),
+        Option("--second", help="A second password, valid beside the first; - prompts for it."),
     ] = None,
     withdraw: Annotated[
         str | None,
-        Option("--withdraw", help="first or second: which of two passwords ends."),
+        Option("--withdraw", help="Which of two passwords to withdraw: first or second."),
     ] = None,
     user_type: Annotated[str | None, Option("-t", "--userType", help="Super or Normal.")] = None,
     user_status: Annotated[str | None, Option("-s", "--userStatus", help="enable or disable.")] = None,
     admin: Operator,
     target: Changed,
 ) -> Answer:
-    """Change a user; it takes effect with the user's next request."""
+    """Change a user, with effect from the user's next request."""
     new, added = (_password(None) if each == "-" else each for each in (password, second))
     info = documents.UserInfo(
         username=username,
@@ -110,7 +108,7 @@ async def delete_user(*, username: Username, admin: Operator, target: Changed) -
 
 @command(app, "getUser")
 async def get_user(*, username: Username, admin: Operator, target: Shown) -> Answer:
-    """Show a user; no broker answers passwords."""
+    """Show a user; passwords are never shown."""
     found = await admin.ask_targets(calls.user(username=username), target)
     return _users([info for info in found.values() if info is not None][:1])
 
@@ -118,11 +116,11 @@ async def get_user(*, username: Username, admin: Operator, target: Shown) -> Ans
 @command(app, "listUser")
 async def list_users(
     *,
-    part: Annotated[str | None, Option("-f", "--filter", help="Only those with this in their name.")] = None,
+    part: Annotated[str | None, Option("-f", "--filter", help="Only names that contain this.")] = None,
     admin: Operator,
     target: Shown,
 ) -> Answer:
-    """List users; no broker answers passwords."""
+    """List users; passwords are never shown."""
     found = await admin.ask_targets(calls.users(filter=part), target)
     return _users(next((infos for infos in found.values() if infos), []))
 
@@ -146,8 +144,8 @@ def _acl_command(verb: str, about: str) -> None:
     command(app, f"{verb}Acl")(change)
 
 
-_acl_command("create", "Allow or deny a user something.")
-_acl_command("update", "Change what a user is allowed or denied on resources.")
+_acl_command("create", "Allow or deny a user actions on resources.")
+_acl_command("update", "Change the actions that a user is allowed or denied on resources.")
 
 
 @command(app, "deleteAcl")
@@ -180,9 +178,9 @@ async def get_acl(*, subject: Subject, admin: Operator, target: Shown) -> Answer
 @command(app, "listAcl")
 async def list_acls(
     *,
-    subject: Annotated[str | None, Option("-s", "--subject", help="Only subjects with this in it.")] = None,
+    subject: Annotated[str | None, Option("-s", "--subject", help="Only subjects that contain this.")] = None,
     resource: Annotated[
-        str | None, Option("-r", "--resource", help="Only resources with this in it.")
+        str | None, Option("-r", "--resource", help="Only resources that contain this.")
     ] = None,
     admin: Operator,
     target: Shown,
@@ -199,11 +197,11 @@ async def copy_acl(
     source: Annotated[str, Option("-f", "--fromBroker", help="The broker that has the policies.")],
     destination: Annotated[str, Option("-t", "--toBroker", help="The broker that gets them.")],
     subjects: Annotated[
-        str | None, Option("-s", "--subjects", help="Only of these users, separated by commas.")
+        str | None, Option("-s", "--subjects", help="Only these users, separated by commas.")
     ] = None,
     admin: Operator,
 ) -> Answer:
-    """Copy policies from a broker to another one, whose users must exist."""
+    """Copy policies from one broker to another, where the users must exist."""
     call = calls.all_policies(subject_filter=None, resource_filter=None)
     wanted = None if subjects is None else set(subjects.split(","))
     copied = []
@@ -223,13 +221,13 @@ async def audit(
         Option("-k", "--kind", help="Only created, changed, deleted, reset, signedIn or refused."),
     ] = None,
     user: Annotated[str | None, Option("-u", "--username", help="Only of this user.")] = None,
-    last: Annotated[int, Option("-m", "--maxNum", min=1, help="How many at most, the newest.")] = 50,
+    last: Annotated[int, Option("-m", "--maxNum", min=1, help="The newest events, at most this many.")] = 50,
     file: Annotated[
         Path | None, Option("--file", help="Read the file of a name server's auditPath, on its machine.")
     ] = None,
     admin: Operator,
 ) -> Answer:
-    """Show who changed what, who signed in, and who was refused, as brokers with users have recorded it."""
+    """Show changes, sign-ins and refusals, as recorded by brokers with users."""
     if file is not None:
         events = partial(audits.file_events, file)
     else:
@@ -253,7 +251,7 @@ async def audit(
 
 
 def _password(typed: str | None) -> str:
-    """Return a password: that of the command line, or what is typed, or a line of the input."""
+    """Return a password: from the command line, a prompt, or a line of the input."""
     if typed is not None:
         return typed
     if sys.stdin.isatty():

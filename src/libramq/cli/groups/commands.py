@@ -37,9 +37,9 @@ def groups(
     problems: Annotated[
         bool, typer.Option("--problems", help="Only groups with a problem, dead letters or a rebalance.")
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
     members: Annotated[
-        bool, typer.Option("--members", help="Print each member and the queues it reads, and end.")
+        bool, typer.Option("--members", help="Print each member with its queues, and exit.")
     ] = False,
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
@@ -67,7 +67,7 @@ def history(
     ] = 10,
     json: options.Json = False,
 ) -> None:
-    """Show a group's rebalances: who caused them and why, what moved, and how long queues paused."""
+    """Show a group's rebalances: their causes, moved queues, and pauses."""
     from libramq.cli.groups import history as group_history
 
     servers = _name_servers(context, namesrv)
@@ -86,7 +86,7 @@ def remove(
     member: Annotated[str, typer.Option("--member", help="The name of a static member, or a client id.")],
     namesrv: options.Namesrv = None,
 ) -> None:
-    """Remove a member that will not return; its queues move at once. One that is alive joins again."""
+    """Remove a member that will not return, so that its queues move at once. A live member joins again."""
     running.run(_remove(_name_servers(context, namesrv), group, member))
     print(f"removed {member} from {group}")
 
@@ -101,12 +101,12 @@ async def _remove(namesrv: str, group: str, member: str) -> None:
 def _user() -> str | None:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # A container's user may have no name.
+    except (OSError, KeyError):  # In a container the user may have no name.
         return None
 
 
 def _name_servers(context: typer.Context, namesrv: str | None) -> str:
-    """Return the name servers, which may also be named before the command."""
+    """Return the name servers, which may also be given before the subcommand."""
     return options.name_servers(namesrv or (context.parent.params.get("namesrv") if context.parent else None))
 
 
@@ -119,7 +119,7 @@ class _Chosen(NamedTuple):
 
     @property
     def nothing(self) -> str:
-        """Return what to say where there is none."""
+        """Return the text for no groups."""
         return "no group has a problem" if self.only_problems else NO_GROUP
 
 
@@ -133,7 +133,7 @@ async def _watch(chosen: _Chosen, *, is_live: bool, as_json: bool) -> None:
         elif is_live:
             from rich.live import Live
 
-            # More groups than the screen has lines: all are printed, and the terminal scrolls.
+            # If there are more groups than lines, all are printed and the terminal scrolls.
             with Live(
                 _table(rows, chosen.nothing),
                 console=output.console(),

@@ -14,9 +14,9 @@ from libramq.errors import counted
 from libramq.groups.rebalance_event import QueueMove
 from libramq.groups.rebalance_history import Rebalance, RebalanceState
 
-#: The time that unnamed clients, Java's and ours, append to address and process.
+#: The time that unnamed clients (Java's and LibraMQ's) append to address and process.
 _TIME: Final = re.compile(r"(?<=@)(\d+)#\d+$")
-#: What our broker appends to the name of Kafka's client: 16 bytes that cannot be guessed.
+#: The 16 random bytes that LibraMQ's broker appends to the name of a Kafka client.
 _RANDOM: Final = re.compile(r"(?<=-[0-9a-f]{4})[0-9a-f]{28}$")
 _CLIENT_ID: Final = re.compile(r"[^\s,]+")
 _NONE: Final[Mapping[str, str]] = {}
@@ -25,9 +25,9 @@ _NONE: Final[Mapping[str, str]] = {}
 class MemberNames:
     """Short names of the clients in some texts. static: names of static members, by client id.
 
-    127.0.0.1@26622#16918612000 → 127.0.0.1@26622 if no other member belongs to that process 127.0.0.1@host-7
-    → worker-1 the name of a static member rdkafka-3f9a…32 digits → rdkafka-3f9a a member's id of Kafka's
-    protocol
+    127.0.0.1@26622#16918612000  →  127.0.0.1@26622   if no other member belongs to that process
+    127.0.0.1@host-7             →  worker-1          the name of a static member
+    rdkafka-3f9a…32 digits       →  rdkafka-3f9a      a member id of Kafka's protocol
     """
 
     def __init__(self, texts: Iterable[str], *, static: Mapping[str, str] = _NONE) -> None:
@@ -44,12 +44,12 @@ class MemberNames:
         return _CLIENT_ID.sub(lambda client_id: self._names.get(client_id[0], client_id[0]), text)
 
 
-#: How many members, or pairs of members, a line of the timeline names.
+#: Members, or pairs of members, that a line of the timeline names.
 NAMED_MAX: Final = 8
 
 
 def timeline(rebalance: Rebalance) -> list[str]:
-    """Return a rebalance as lines for people; the first begins with its time."""
+    """Return a rebalance as lines of text; the first begins with its time."""
     names = member_names(rebalance)
     lines = [f"{time_text(rebalance.at_ms)}  {causes(rebalance, names)}  ({', '.join(rebalance.brokers)})"]
     if rebalance.moved is None:
@@ -81,7 +81,7 @@ def member_names(rebalance: Rebalance, *, static: Mapping[str, str] = MappingPro
 
 
 def causes(rebalance: Rebalance, names: MemberNames) -> str:
-    """Return the reasons and who caused them: `member_joined a, b; connection_closed c`."""
+    """Return the reasons with the members that caused them: `member_joined a, b; connection_closed c`."""
     return "; ".join(
         " ".join([reason, _named([names.short(cause.who) for cause in lot if cause.who])]).rstrip()
         for reason, lot in groupby(rebalance.causes, key=lambda cause: cause.reason)
@@ -89,10 +89,10 @@ def causes(rebalance: Rebalance, names: MemberNames) -> str:
 
 
 def redelivery(rebalance: Rebalance) -> str:
-    """Return the bound of redelivered messages as text; 0: owners had committed everything they handled.
+    """Return the upper bound of redelivered messages as text; 0: owners had committed all handled ones.
 
-    None: no member was left to continue, or a broker was restarted, and does not know what they had
-    been sent before, or members are Kafka's, whose fetches do not name their group.
+    The bound is None if no member was left to continue, if a broker was restarted and does not know which
+    messages it had delivered, or if members are Kafka's, whose fetches do not name their group.
     """
     bound = rebalance.redelivered_upper_bound
     if bound is None and not rebalance.member_count:
@@ -103,14 +103,14 @@ def redelivery(rebalance: Rebalance) -> str:
 
 
 def duration(milliseconds: int | None) -> str:
-    """Return a time span for people."""
+    """Return a time span as text."""
     if milliseconds is None:
         return "–"
     return f"{milliseconds} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:.1f} s"
 
 
 def as_json(rebalance: Rebalance) -> dict[str, Any]:
-    """Return a rebalance for programs: the fields of the events, in the commands' camelCase."""
+    """Return a rebalance as JSON: the fields of the events, in camelCase."""
     values = {each.name: getattr(rebalance, each.name) for each in fields(rebalance) if each.name != "moves"}
     return {
         **{camel(name): value for name, value in values.items()},

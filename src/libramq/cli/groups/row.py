@@ -14,16 +14,16 @@ from libramq.groups.diagnosis import Kind
 from libramq.groups.rebalance_history import RebalanceState
 
 COLUMNS: Final = ("group", "members", "queues", "lag", "dead", "state", "last rebalance")
-#: Nothing can settle, or move, where nobody is.
+#: The state of a group without members, which cannot settle or move.
 NO_MEMBERS: Final = "no members"
 MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "topic broker ids")
 
 
 class Trouble(IntEnum):
-    """The order of groups: those that need somebody first.
+    """The order of groups: the worst problems come first.
 
-    UNREAD: messages wait, and nobody reads. UNHEALTHY: messages are lost, or read twice or not at all.
-    REMARKABLE: idle members, dead letters, a rebalance that is not over.
+    UNREAD: messages wait, and no member reads them. UNHEALTHY: messages are lost, read twice, or not read.
+    REMARKABLE: idle members, dead letters, or an unfinished rebalance.
     """
 
     UNREAD = 0
@@ -34,7 +34,7 @@ class Trouble(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow(GroupState):
-    """One group now, as people and programs see it."""
+    """The current state of a group, for the table and for JSON."""
 
     @classmethod
     def of(cls, state: GroupState) -> Self:
@@ -43,7 +43,7 @@ class GroupRow(GroupState):
 
     @property
     def trouble(self) -> Trouble:
-        """Return the worst that is wrong with the group."""
+        """Return the group's worst problem."""
         kinds = {one.kind for one in self.diagnoses}
         if Kind.NO_MEMBERS in kinds:
             return Trouble.UNREAD
@@ -54,7 +54,7 @@ class GroupRow(GroupState):
         return Trouble.NONE
 
     def remarks(self) -> list[str]:
-        """Return the group's problems, and what it is if it is not RocketMQ's, one line each."""
+        """Return the group's problems, and its protocol if that is not RocketMQ's, one line each."""
         problems = [f"{self.group}: {one.kind}: {one.text}" for one in self.diagnoses]
         if self.protocol is None:
             return problems
@@ -81,7 +81,7 @@ class GroupRow(GroupState):
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row for programs."""
+        """Return the row as JSON."""
         return {
             "group": self.group,
             "members": len(self.members),
@@ -97,7 +97,7 @@ class GroupRow(GroupState):
         }
 
     def members_as_json(self) -> list[dict[str, Any]]:
-        """Return the members for programs."""
+        """Return the members as JSON."""
         return [
             {
                 "clientId": member.client_id,
@@ -149,6 +149,6 @@ def _ranges(ids: Iterable[int]) -> str:
 
 
 def _moment(at_ms: int, wall_ms: WallMs) -> str:
-    """Return a time of today, or a date and time."""
+    """Return the time alone for today, otherwise date and time."""
     then, now = time.localtime(at_ms / 1000), time.localtime(int(wall_ms) / 1000)
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M", then)

@@ -1,3 +1,3 @@
-"""The server commands: `libra up`, `libra nameserver`, `libra broker`: ports, directories, child processes,
+"""The server commands `libra up`, `libra nameserver` and `libra broker`: ports, directories, child processes,
 secrets.
 """

@@ -1,10 +1,9 @@
-"""The broker children: the further brokers of `libra up --brokers N`, each a process: when one that ends is
-started again, when one is killed, and when `libra up` gives up.
+"""The broker children: the further brokers of `libra up --brokers N`, each a process, with their supervision.
 
-A broker is one event loop, so more cores need more processes. They always end with this one (`broker_process`
-says how). One that ends by itself is started again by `supervise`, or stays away if wanted. If it does
-not stay, `supervise` returns that as a failure, and `libra up` ends as a whole, so that its own supervisor
-notices.
+A broker is one event loop, so using more cores takes more processes. They always end with this one (see
+`broker_process`). `supervise` restarts a broker that ends by itself, unless told to keep going without it. If
+a broker keeps ending, `supervise` returns a failure, and `libra up` ends as a whole, so that its own
+supervisor notices.
 """
 
 import asyncio
@@ -21,14 +20,14 @@ from libramq.broker.config import BrokerConfig
 from libramq.cli.options import LogLevel
 from libramq.errors import LibraError
 
-#: Ours: how long a broker may take to write its state at the end.
+#: Ours: how long a broker may take to write its state when it stops.
 STOP_SECONDS: Final = 20
-#: Ours: what ends all brokers ends this process, too, and then none is started again.
+#: Ours: the delay before a restart; a signal that ends all brokers also ends this process in that time.
 RESTART_SECONDS: Final = 0.5
-#: Ours: a broker that ends so often within this time will not serve.
+#: Ours: a broker that ends this often within ENDS_SECONDS is not restarted any more.
 ENDS_MAX: Final = 5
 ENDS_SECONDS: Final = 60
-#: The line that a child prints when it serves.
+#: The line that a child prints when it is ready.
 READY: Final = "ready"
 
 
@@ -37,7 +36,7 @@ class BrokerEnded(LibraError):
 
 
 class BrokerChildren:
-    """All further brokers, started and stopped at once. keep_going: one that ends stays away."""
+    """All further brokers, started and stopped together. keep_going: a broker that ends is not restarted."""
 
     def __init__(
         self, configs: Sequence[BrokerConfig], log_level: LogLevel, *, keep_going: bool = False
@@ -48,7 +47,7 @@ class BrokerChildren:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self) -> None:
-        """Start all and wait until they serve; raises BrokerEnded, and then none is left."""
+        """Start all brokers and wait until they are ready. Raises BrokerEnded, after stopping all of them."""
         try:
             async with asyncio.TaskGroup() as group:
                 for config in self._configs:
@@ -59,7 +58,7 @@ class BrokerChildren:
             raise
 
     async def stop(self) -> None:
-        """Request all to end, wait, then kill them; raises BrokerEnded for one that did not end well."""
+        """Ask all brokers to end, wait, then kill the rest; raises BrokerEnded for an unclean end."""
         running = {name: child for name, child in self._processes.items() if child.returncode is None}
         self._processes = {}
         ends = await asyncio.gather(*map(_stop, running.values()))
@@ -68,7 +67,7 @@ class BrokerChildren:
             raise BrokerEnded(f"{', '.join(failed)}: the next start recovers what it had not written")
 
     def lines(self) -> list[str]:
-        """Return which process each broker is, for those who want to kill one."""
+        """Return a line with the process id of each broker."""
         if not self._processes:
             return []
         named = ", ".join(f"{name} {child.pid}" for name, child in self._processes.items())
@@ -76,7 +75,7 @@ class BrokerChildren:
         return [f"Processes: {named}; one that ends {what}"]
 
     async def supervise(self) -> BrokerEnded:
-        """Start those again that end; return the failure of one that does not stay."""
+        """Restart brokers that end; return the failure of one that keeps ending."""
         if not self._configs:
             await asyncio.Event().wait()
         watching = {asyncio.create_task(self._watch(config)) for config in self._configs}
@@ -116,7 +115,7 @@ class BrokerChildren:
             self._log_level.value,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # A terminal's Ctrl-C would end one that is only being started.
+            start_new_session=True,  # Otherwise a terminal's Ctrl-C would end a starting broker.
         )
         self._processes[config.broker_name] = child
         assert child.stdin is not None
@@ -132,7 +131,7 @@ class BrokerChildren:
 
 
 async def _stop(child: asyncio.subprocess.Process) -> str | None:
-    """Stop a broker; return how else it ended."""
+    """Stop a broker; return a description of an unclean end."""
     assert child.stdin is not None
     child.stdin.close()
     try:

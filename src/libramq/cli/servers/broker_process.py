@@ -1,9 +1,9 @@
 """The broker process: a further broker of `libra up --brokers N`, a child that ends with its parent.
 
-        parent ──stdin──►  the configuration, one line of JSON; then nothing until it closes, which ends the
-        child parent ◄─stdout──  "ready" or the reason for a failure, one line
+    parent ──stdin──►   the configuration, one line of JSON; closing the pipe ends the child
+    parent ◄─stdout──   one line: "ready", or the reason for a failure
 
-Standard input closes in every case, even when the parent is killed: the system closes the pipe.
+Standard input is always closed, even if the parent is killed: the operating system closes the pipe.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""The server commands: how `libra up`, `nameserver` and `broker` are composed, announced (to systemd, too)
-and stopped, and which configuration is refused or draws a warning.
+"""The server commands: composing, announcing (also to systemd) and stopping the servers of `libra up`,
+`nameserver` and `broker`, with refusals of invalid configuration, and warnings.
 """
 
 import asyncio
@@ -50,23 +50,23 @@ if TYPE_CHECKING:
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 
-#: What `libra up` decides itself.
+#: Options that `libra up` sets itself.
 _OF_UP: Final = (
     "brokerName", "brokerId", "brokerRole", "brokerIP1", "bindAddress", "allowPublic", "listenPort",
     "namesrvAddr", "storePathRootDir", "kafkaListenPort", "metricsExporterType", "metricsPromExporterPort",
     CREDENTIALS_OPTION,
 )  # fmt: skip
 
-#: The options with secrets.
+#: Options with secrets.
 _SECRETS: Final = frozenset({*SECRET_OPTIONS, "tls.server.keyPassword", "tls.client.keyPassword"})
-#: Ours: the size of a SHA-256; HMAC uses no more than its block of 64.
+#: Ours: the size of a SHA-256 digest; HMAC uses at most a block of 64 bytes.
 SECRET_BYTES: Final = 32
-#: RFC 5737, RFC 3849: documentation addresses; a datagram socket "connected" to one sends nothing.
+#: RFC 5737, RFC 3849: documentation addresses. Connecting a datagram socket to one sends nothing.
 _ELSEWHERE: Final = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
 _LOOPBACK: Final = "127.0.0.1"
-#: By which programs of the machine reach its servers, whatever they advertise.
+#: Names by which local programs reach the servers, whatever these advertise.
 _OWN_NAMES: Final = (_LOOPBACK, "::1", "localhost")
-#: Addresses for all of a machine's, and where it reaches itself there: "::" does not take IPv4.
+#: Wildcard addresses, each with the loopback address that reaches it: "::" does not accept IPv4.
 _WILDCARDS: Final = {"": _LOOPBACK, "0.0.0.0": _LOOPBACK, "::": "::1"}
 
 
@@ -88,7 +88,7 @@ async def up(
     damaged: Damaged | None,
     log_level: LogLevel,
 ) -> None:
-    """Run the name server and the first broker here, others in their own processes, until a signal."""
+    """Run the name server and the first broker here, other brokers in their own processes, until a signal."""
     host = _listening(host, advertise, allow_public=allow_public)
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
@@ -136,7 +136,7 @@ def _named_brokers(configs: Sequence[BrokerConfig]) -> str:
 
 
 def _examples(port: int, host: str, namesrv: str) -> list[str]:
-    """Return commands to try; some find the name server without -n."""
+    """Return commands to try, without -n if the name server is at the default address."""
     is_found = port == NAME_SERVER_PORT and host in ("127.0.0.1", "localhost")
     option = "" if is_found else f" -n {namesrv}"
     return [
@@ -146,7 +146,7 @@ def _examples(port: int, host: str, namesrv: str) -> list[str]:
 
 
 def _secured(data: Path, addresses: Collection[str], properties: dict[str, str]) -> "SecureDirectory":
-    """Add the options of secured servers to those that --set names."""
+    """Add the options of secured servers to those of --set."""
     with needs_extra("--secure", "secure"):
         from libramq.cli.servers.secure_directory import SecureDirectory
     secured = SecureDirectory(data, {*addresses, *_OWN_NAMES} - set(_WILDCARDS))
@@ -167,7 +167,7 @@ def _access_lines(secured: "SecureDirectory | None") -> list[str]:
 
 
 def _credentials(host: str, brokers: int, *, is_secure: bool) -> Credentials | None:
-    """Return what the brokers of `libra up` share; child processes get them over a pipe."""
+    """Return the credentials that the brokers of `libra up` share; child processes get them over a pipe."""
     if brokers == 1 and is_loopback(host) and not is_secure:
         return None
     return Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
@@ -206,7 +206,7 @@ def _configs(
 
 
 def _properties(files: Sequence[Path], settings: Sequence[str]) -> dict[str, str]:
-    """Return the options of broker.conf that -c and --set name; ConfigError for those that others decide."""
+    """Return the broker.conf options of -c and --set; raises ConfigError for those that `libra up` sets."""
     properties: dict[str, str] = {}
     for setting in settings:
         if "=" not in setting:
@@ -235,7 +235,7 @@ def _properties(files: Sequence[Path], settings: Sequence[str]) -> dict[str, str
 async def nameserver(
     *, config_files: Sequence[Path], host: str | None, port: int | None, allow_public: bool
 ) -> None:
-    """Run a name server until a signal. host, port: None leaves them to the files."""
+    """Run a name server until a signal. host, port: None uses those of the files."""
     properties = read_properties_files(config_files)
     _warn_of_readers(config_files)
     text = properties.get(CREDENTIALS_OPTION, "")
@@ -277,7 +277,7 @@ async def broker(
     allow_public: bool,
     damaged: Damaged | None,
 ) -> None:
-    """Run a broker by its configuration files until a signal."""
+    """Run a broker with its configuration files until a signal."""
     overrides = {"namesrv_addr": namesrv, "allow_public": allow_public or None, "damaged": damaged}
     config, unknown = load_broker_config(*config_files, settings=settings, **overrides)
     _warn_of_readers(config_files)
@@ -296,19 +296,19 @@ async def broker(
 
 
 def _named(config: BrokerConfig) -> str:
-    """Return a broker's address as users write it: with brackets, unlike the one that clients get."""
+    """Return a broker's address as users write it: with brackets, unlike the address sent to clients."""
     return join_address(config.broker_ip, config.listen_port)
 
 
 def broker_server(config: BrokerConfig) -> BrokerServer:
-    """Return a broker; where clients have to sign, only its own account can read its files."""
+    """Return a broker. With authentication, only its own account can read the files that it creates."""
     if config.authentication_enabled:
         os.umask(stat.S_IRWXG | stat.S_IRWXO)
     return BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
 
 
 def kafka_servers(broker: BrokerServer, config: BrokerConfig) -> list[Service]:
-    """Return a broker's server for Kafka's clients, if there is one; ConfigError where it cannot be had."""
+    """Return a broker's server for Kafka's clients, if configured; raises ConfigError without the extra."""
     if not config.kafka_listen_port:
         return []
     with needs_extra("kafkaListenPort", "kafka"):
@@ -321,7 +321,9 @@ async def _serve(
     lines: Callable[[], Sequence[str]],
     failure: Failure | None = None,
 ) -> None:
-    """Start in order, announce, wait for a signal, stop in reverse order; raise any failure."""
+    """Start the services in order, print the lines, wait for a signal, and stop in reverse order; raise any
+    failure.
+    """
     raise_limit()
     signal = StopSignal()
     async with AsyncExitStack() as stack:
@@ -340,7 +342,7 @@ async def _serve(
 
 
 def _notify_systemd(state: str) -> None:
-    """Tell systemd a service's state (sd_notify(3), Type=notify); nothing without its socket."""
+    """Notify systemd of the service's state (sd_notify(3), Type=notify); no-op without its socket."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
@@ -355,7 +357,7 @@ async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> Non
     signalled, failed = asyncio.create_task(signal.wait()), asyncio.create_task(failure())
     try:
         await asyncio.wait((signalled, failed), return_when=asyncio.FIRST_COMPLETED)
-        if not signalled.done():  # A signal to the process group ends the children too, which is no failure.
+        if not signalled.done():  # A signal to the process group also ends the children, which is no failure.
             raise failed.result()
     finally:
         signalled.cancel()
@@ -363,7 +365,7 @@ async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> Non
 
 
 def _listening(host: str | None, advertise: str | None, *, allow_public: bool) -> str:
-    """Return the address to listen on; ConfigError if nobody, or more than allowed, could connect."""
+    """Return the address to listen on; raises ConfigError if nobody, or more than allowed, could connect."""
     if advertise is not None:
         check_announced(advertise, "--advertise")
     if host is None:
@@ -374,7 +376,7 @@ def _listening(host: str | None, advertise: str | None, *, allow_public: bool) -
 
 
 def _advertised(host: str) -> str:
-    """Return the address that clients connect to."""
+    """Return the address to which clients connect."""
     if host not in _WILDCARDS:
         return host
     family = socket.AF_INET6 if host == "::" else socket.AF_INET
@@ -420,7 +422,7 @@ def _name_server(
 
 
 def _operator(properties: Mapping[str, str]) -> UserInfo | None:
-    """Return who alone may change a name server; None: whoever reaches it."""
+    """Return the only user who may change a name server; None: anyone."""
     operator: Any = option_value(INITIAL_USER_OPTION, properties.get(INITIAL_USER_OPTION, ""), None)
     is_enabled = properties.get("authenticationEnabled", "").lower() == "true"
     if is_enabled and operator is None:
@@ -437,7 +439,7 @@ def _joined(files: Sequence[Path]) -> str:
 
 
 def _warn_of_readers(files: Sequence[Path]) -> None:
-    """Warn of files with secrets that every user of the machine can read."""
+    """Warn about files with secrets that every user of the machine can read."""
     for file in files:
         if file.stat().st_mode & stat.S_IROTH and not _SECRETS.isdisjoint(read_properties(file)):
             print(

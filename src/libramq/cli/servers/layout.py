@@ -1,5 +1,4 @@
-"""The layout: in which directories `libra up` keeps each broker's files and its name server's; how many
-brokers it takes.
+"""The layout: the directories of the brokers and the name server of `libra up`, and the number of brokers.
 
 one broker      DIR/commitlog …
 N brokers       DIR/broker-a/commitlog … DIR/broker-b/commitlog …
@@ -14,12 +13,12 @@ from libramq.errors import ConfigError
 
 NAMES: Final = tuple(f"broker-{letter}" for letter in string.ascii_lowercase)
 BROKERS_MAX: Final = len(NAMES)
-#: The entry that every store has from its start on.
+#: Entries that every store has.
 _OF_A_STORE: Final = ("commitlog", "config")
 
 
 def directories(data: Path, count: int) -> dict[str, Path]:
-    """Return each broker's directory; ConfigError if messages stored there would not be served."""
+    """Return each broker's directory; raises ConfigError if stored messages would not be served."""
     if count == 1:
         _refuse_hidden(data, used=())
         return {NAMES[0]: data}

@@ -1,4 +1,4 @@
-"""Ports of `libra up`: RocketMQ's own if they are free, else others; the distance between brokers."""
+"""Ports of `libra up`: RocketMQ's defaults if they are free, or else others; the distance between brokers."""
 
 import errno
 import socket
@@ -9,10 +9,10 @@ from libramq.errors import ConfigError
 
 NAME_SERVER_PORT: Final = 9876
 BROKER_PORT: Final = 10911
-#: Ours: between the brokers of one machine, as in Apache's examples of several.
+#: Ours: the distance between the ports of brokers on one machine, as in Apache's examples.
 BROKER_DISTANCE: Final = 10
 PORT_MAX: Final = 65_535
-#: Ours: lower ports need privileges.
+#: Ours: how many ports are tried to find one whose neighbour is free as well.
 FREE_PORT_TRIES: Final = 100
 
 
@@ -25,7 +25,7 @@ class Ports(NamedTuple):
 
 
 def choose_ports(host: str, nameserver: int | None, broker: int | None) -> Ports:
-    """Choose the ports: ConfigError if a requested one is taken; defaults that are taken are replaced."""
+    """Choose the ports. Raises ConfigError if a requested one is in use; defaults in use are replaced."""
     remarks = []
     if nameserver is not None:
         _require(host, nameserver, "--nameserver-port")
@@ -57,7 +57,7 @@ def choose_ports(host: str, nameserver: int | None, broker: int | None) -> Ports
 
 
 def further_broker_ports(host: str, ports: Ports, count: int) -> tuple[list[int], list[str]]:
-    """Return a port for each further broker, ten above the one before if that is free, and remarks."""
+    """Return a port for each further broker, ten above the previous one if that is free, and remarks."""
     found, remarks = [], []
     used = {ports.nameserver, *_of_broker(ports.broker)}
     for number in range(1, count + 1):
@@ -80,7 +80,7 @@ def _of_broker(port: int) -> tuple[int, int]:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return whether a server could listen there now."""
+    """Return whether a server could listen on a port now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,7 +98,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def free_port(host: str, *, below: int = 0, avoid: range | tuple[int, ...] = ()) -> int:
-    """Return a free port chosen by the system, whose neighbour `below` it is free too."""
+    """Return a free port chosen by the system; the port `below` it is free as well."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(FREE_PORT_TRIES):
         with socket.socket(family) as probe:

@@ -1,11 +1,11 @@
-"""The directory of `libra up --secure`: its certificate authority, the servers' certificate and how long each
-is valid, the first user.
+"""The directory of `libra up --secure`: the certificate authority, the servers' certificate, and the first
+user.
 
-    DATA/secure/ca.pem, ca.key          made once
-                server.pem, server.key  made at each start: addresses change, and certificates expire
-                access.properties       made once: what clients need, for LIBRA_ACCESS
+    DATA/secure/ca.pem, ca.key          created once
+                server.pem, server.key  created at each start: addresses change, and certificates expire
+                access.properties       created once: the clients' properties, for LIBRA_ACCESS
 
-Only its owner can read it. Apache has nothing like it.
+Only its owner can read it. Apache has no equivalent.
 """
 
 import contextlib
@@ -32,25 +32,25 @@ from libramq.transport import access as of_clients
 PEM: Final = serialization.Encoding.PEM
 #: The first user: a super user.
 USER: Final = "admin"
-#: Ours: of the user's password.
+#: Ours: random bytes of the user's password.
 _PASSWORD_BYTES: Final = 24
-#: Ours: clients trust the authority until its directory is removed.
+#: Ours: the authority's lifetime; clients trust it until its directory is removed.
 _CA_DAYS: Final = 3_650
-#: The longest that Apple's clients accept (support.apple.com/102028); each start makes another.
+#: The longest lifetime that Apple's clients accept (support.apple.com/102028); each start makes a new one.
 _SERVER_DAYS: Final = 397
-#: Ours: for clocks that are behind.
+#: Ours: certificates are valid from this long ago, for clocks that are behind.
 _BEFORE: Final = timedelta(days=1)
 
 
 class SecureDirectory:
-    """The files of secured servers, made where they are missing. Raises ConfigError.
+    """The files of secured servers; missing ones are created. Raises ConfigError.
 
     names: the addresses and names by which clients and servers reach them.
     """
 
     def __init__(self, data: Path, names: Collection[str]) -> None:
         self._path = data.absolute() / "secure"
-        for path in (data, self._path):  # Whatever the umask.
+        for path in (data, self._path):  # Independent of the umask.
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(data.absolute(), others=stat.S_IWGRP | stat.S_IWOTH)
         for path in (self._path, *self._path.iterdir()):
@@ -64,7 +64,7 @@ class SecureDirectory:
 
     @property
     def access_file(self) -> Path:
-        """The file that clients need, with the first user's password."""
+        """Return the file for clients, which contains the first user's password."""
         return self._path / "access.properties"
 
     def properties(self) -> dict[str, str]:
@@ -134,7 +134,7 @@ class SecureDirectory:
 
 
 def _require_own(path: Path, *, others: int) -> None:
-    """Raise ConfigError for what others made, or may change: the password could be theirs."""
+    """Raise ConfigError for a file that others own or may access: they could know or set the password."""
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
         raise ConfigError(
@@ -183,7 +183,7 @@ def _pem_of_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
+    """Write a file atomically, readable by its owner only."""
     draft = path.with_name(f".{path.name}.draft")
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()

@@ -1,4 +1,4 @@
-"""The lab command: strategies compared under histories, as a table here and as files."""
+"""The lab command: compares strategies under histories, and writes a table and files."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from libramq.lab.laboratory import Laboratory, Result
 
 app = typer.Typer(
-    help="Compare the strategies that share queues out, by replaying how members come and go, on Spark.",
+    help="Compare assignment strategies on Spark, by replaying how members come and go.",
     no_args_is_help=True,
 )
 
 
 @app.callback()
 def lab() -> None:
-    """Compare the strategies that share queues out, by replaying how members come and go, on Spark."""
+    """Compare assignment strategies on Spark, by replaying how members come and go."""
 
 
 Config = Annotated[
-    Path | None, typer.Option("--config", help="A TOML file whose keys are the names of these options.")
+    Path | None, typer.Option("--config", help="A TOML file with the names of these options as keys.")
 ]
 Groups = Annotated[
     int | None,
@@ -60,12 +60,8 @@ def run(
     small: Annotated[
         bool, typer.Option("--small", help="Run ten small groups, in less than a minute.")
     ] = False,
-    members: Annotated[
-        int | None, typer.Option(help="Members of all groups together; 2,000 by default.")
-    ] = None,
-    queues: Annotated[
-        int | None, typer.Option(help="Queues of all groups together; 20,000 by default.")
-    ] = None,
+    members: Annotated[int | None, typer.Option(help="Members in all groups; 2,000 by default.")] = None,
+    queues: Annotated[int | None, typer.Option(help="Queues in all groups; 20,000 by default.")] = None,
     groups: Groups = None,
     topics: Annotated[int | None, typer.Option(help="Topics of each group; 4 by default.")] = None,
     histories: Histories = None,
@@ -79,11 +75,11 @@ def run(
     archive: options.Archive = None,
     conf: options.Conf = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be run and written, and change nothing.")
+        bool, typer.Option("--dry-run", help="Print the planned runs and files, and change nothing.")
     ] = False,
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
-    """Run the laboratory. The same seed gives the same figures, except for computing times."""
+    """Run the laboratory. The same seed gives the same results, except for computing times."""
     with needs_extra("the laboratory", "spark,java"):
         from libramq.cli.spark import runs
         from libramq.lab.config import read_experiment

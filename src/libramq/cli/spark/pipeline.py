@@ -1,4 +1,4 @@
-"""The pipeline command: which pipelines there are; it shows what a run would read and write, or runs it."""
+"""The pipeline command: plans or runs one of the pipelines."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Run pipelines on Spark: topics into tables, reports of groups.", no_args_is_help=True)
 
-#: Class and configuration of each, in the module of its name; imported on use.
+#: Class and configuration of each pipeline, in the module of its name; imported on use.
 PIPELINES: Final = {
     "ingest": ("Ingest", "IngestConfig"),
     "rebalance_report": ("RebalanceReport", "RebalanceReportConfig"),
     "lag_report": ("LagReport", "LagReportConfig"),
 }
-#: How many queues a plan lists.
+#: Queues listed in a plan.
 QUEUES_SHOWN_MAX: Final = 40
 
 
@@ -44,7 +44,7 @@ def run(
     archive: options.Archive = None,
     conf: options.Conf = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be read and written, and change nothing.")
+        bool, typer.Option("--dry-run", help="Print the planned reads and writes, and change nothing.")
     ] = False,
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
@@ -84,9 +84,9 @@ class Pipeline(Protocol):
 def chosen_pipeline(
     name: str, config_file: Path | None, *, namesrv: str | None, access: Mapping[str, str]
 ) -> Pipeline:
-    """Return a pipeline with its configuration; ConfigError has the error and the alternatives.
+    """Return a pipeline with its configuration; ConfigError names the error and the alternatives.
 
-    namesrv: takes precedence over the file's unless None. access: of a file that has none.
+    namesrv: takes precedence over the file's unless None. access: the default if the file sets none.
     """
     if name not in PIPELINES:
         from libramq.spark.options import hint_at

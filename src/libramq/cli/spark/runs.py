@@ -1,4 +1,4 @@
-"""Spark runs in the terminal: how a session starts, how Ctrl-C stops it and its Java process, progress on
+"""Spark runs in the terminal: sessions, their end on Ctrl-C along with the Java process, and progress on
 standard error.
 """
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from libramq.spark.pipeline.plan import OnProgress, Progress
 
 
-#: Ours: Spark removes its temporary files in less; a command should end within five seconds of Ctrl-C.
+#: Ours: Spark removes its temporary files faster; a command should end within five seconds of Ctrl-C.
 STOP_SECONDS: Final = 3.0
 
 
 class JavaProcess:
     """Remembers the process that PySpark starts, and ends it on SIGINT.
 
-    PySpark alone leaves it behind when Ctrl-C comes while it starts, and waits for running jobs when it comes
-    later. Pipelines can continue after being killed at any moment, so the process is simply ended here.
+    On Ctrl-C, PySpark itself leaves the process behind while it starts, and later waits for running jobs.
+    Pipelines can continue after being killed at any moment, so the process is simply ended here.
     """
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class JavaProcess:
     def starting(self) -> Iterator[None]:
         """Handle SIGINT from now on, including while PySpark starts the process.
 
-        Two names in PySpark's modules are replaced meanwhile: PySpark returns its process only when that is
-        ready, and installs a handler that calls Java, which may be in the middle of another call.
+        Two names in PySpark's modules are replaced meanwhile, because PySpark returns its process only when
+        that is ready, and installs a handler that calls Java, which may be in the middle of another call.
         """
         from pyspark import java_gateway
         from pyspark.core import context
@@ -57,7 +57,7 @@ class JavaProcess:
         self._is_ready = lambda: context_module.SparkContext._gateway is not None
 
         def remember(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
-            # An exception in here would leave a process that nobody knows: Ctrl-C waits until it is known.
+            # An exception here would orphan the process, so Ctrl-C waits until it is known.
             self._is_forking = True
             try:
                 process: subprocess.Popen[Any] = popen(*arguments, **options)
@@ -91,8 +91,8 @@ class JavaProcess:
             self._end_all()
 
     def _end_all(self) -> None:
-        """End the process, if there is one, and the command."""
-        # PySpark's threads and Java only report failures of the ended process from now on.
+        """End the process, if any, and the command."""
+        # From now on, PySpark's threads and Java would only report failures of the ended process.
         output.is_silent = True
         logging.disable()
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
@@ -101,7 +101,7 @@ class JavaProcess:
         raise KeyboardInterrupt
 
     def _end(self, process: subprocess.Popen[Any]) -> None:
-        if not self._is_ready():  # It has nothing to clean up, and would only print errors.
+        if not self._is_ready():  # There is nothing to clean up, and it would only print errors.
             process.kill()
             return
         process.terminate()
@@ -111,7 +111,7 @@ class JavaProcess:
 
 
 class _NoHandlers:
-    """A stand-in for the module `signal`, as PySpark sees it while it starts."""
+    """A stand-in for the module `signal` while PySpark starts."""
 
     SIGINT = signal.SIGINT
 
