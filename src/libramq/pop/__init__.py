@@ -1,5 +1,5 @@
-"""POP as values and plain functions: messages that are handed out one by one, invisible to others until
-acknowledged; `broker.pop` uses them.
+"""POP as values and plain functions: messages that are handed out one by one, and stay invisible to others
+until acknowledged; `broker.pop` uses them.
 """
 
 from libramq.pop.check_point import CheckPoint

@@ -1,10 +1,11 @@
-"""The check point: what one pop took from one queue, which of its messages are done, and when the others are
-visible again.
+"""The check point: the messages taken by one pop from one queue, which of them are done, and when the others
+are visible again.
 
     popped ──► acknowledged, one by one ──► settled
          └───► due ──► the rest is copied to the retry topic, and acknowledged ──► settled
 
-It is named by its key; a message in it by its queue offset. Each message has a bit, set once it is done.
+A check point is identified by its key; a message in it by its queue offset. Each message has a bit, set once
+done.
 """
 
 from collections.abc import Sequence
@@ -17,29 +18,29 @@ from libramq.clock import MonotonicMs
 from libramq.message.properties import whole_number
 from libramq.pop.entries import MESSAGES_MAX, AckEntry, CheckPointEntry
 
-#: The offsets of messages that follow one another, by their number: nearly all check points share these.
+#: The offsets of consecutive messages, by their number; shared by nearly all check points.
 _CONSECUTIVE: Final = tuple(tuple(range(count)) for count in range(MESSAGES_MAX + 1))
 
-#: Revive offsets from here down, which Apache's broker replaces, say that a check point means nothing for the
-#: position: this one is of messages that were popped before; lower ones are of check points that were written
-#: a second time, and say where the journal had them first.
+#: Revive offsets from this one down, which Apache's broker replaces, mark a check point that says nothing
+#: about the position: this one is for messages popped before; lower ones are for check points written a
+#: second time, and encode the place of the first in the journal.
 POPPED_BEFORE: Final = -1
 
 #: Topic, group, queue, start offset, and time of the pop (wall clock).
 Key = tuple[str, str, int, int, int]
-#: The key of a check point, and those of its messages that are done, as a BitSet of Java's.
+#: The key of a check point, and its finished messages as a Java BitSet.
 AckSet = tuple[Key, bytes]
 
 
 class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
-    """A check point in flight. A Struct, because one is made for every pop.
+    """A check point in flight. A Struct, because one is created for every pop.
 
-    diffs: its messages' offsets from `start_offset`. done: their bits. due_ms: when the rest becomes visible.
-    place: where the journal has it; origin: where it had it first (-1: unknown). re_puts: how often it was
-    postponed, as its messages could not be copied. is_changed: its message was popped before, and got another
-    time. is_unseen: no program has seen its messages; the journal's form, which is Apache's, has no place for
-    this, and a broker that was started anew counts an attempt. failures: how often one of its messages has
-    failed, for operators; a broker that was started anew begins at 0.
+    diffs: its messages' offsets from `start_offset`. done: the bits of finished messages. due_ms: when the
+    rest becomes visible. place: its place in the journal; origin: its first place there (-1: unknown).
+    re_puts: how often it was postponed because its messages could not be copied. is_changed: its message was
+    popped before, and got a new time. is_unseen: no program has seen its messages; the journal's form, which
+    is Apache's, has no field for it, so a restarted broker counts an attempt. failures: how often one of its
+    messages has failed, for operators; a restarted broker begins at 0.
     """
 
     topic: str
@@ -61,7 +62,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
     failures: int = 0
 
     def __post_init__(self) -> None:
-        """Share what many check points have: their names, and the offsets of consecutive messages."""
+        """Share the names and the offsets of consecutive messages, which many check points have in common."""
         self.topic, self.group = intern(self.topic), intern(self.group)
         consecutive = _CONSECUTIVE[len(self.diffs)]
         if self.diffs == consecutive:
@@ -74,7 +75,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
     @property
     def visible_ms(self) -> int:
-        """Return when its messages become visible again, by the wall clock of the broker that had the pop."""
+        """Return when its messages become visible again, by the wall clock of the broker that served it."""
         return self.pop_time_ms + self.invisible_ms
 
     @property
@@ -84,7 +85,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
     @property
     def open_bits(self) -> int:
-        """Return the bits of the messages that are not done."""
+        """Return the bits of the unfinished messages."""
         return (1 << len(self.diffs)) - 1 & ~self.done
 
     @property
@@ -93,7 +94,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         return self.start_offset + self.diffs[-1] + 1 if self.diffs else self.start_offset
 
     def bit_of(self, offset: int) -> int:
-        """Return the bit of a message that is not done; 0 if there is none at this offset."""
+        """Return the bit of an unfinished message, or 0 if there is none at this offset."""
         try:
             bit = 1 << self.diffs.index(offset - self.start_offset)
         except ValueError:
@@ -101,7 +102,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         return bit & ~self.done
 
     def bits_of(self, offsets: Sequence[int]) -> int:
-        """Return the bits of messages that are not done; offsets at which there are none have no bit."""
+        """Return the bits of the unfinished messages at these offsets; others are ignored."""
         if len(offsets) == 1:
             return self.bit_of(offsets[0])
         wanted, start = set(offsets), self.start_offset
@@ -109,9 +110,9 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         return sum(named) & ~self.done
 
     def open_bits_in(self, bit_set: bytes) -> int:
-        """Return the bits of the messages that are not done and that a BitSet of Java's names.
+        """Return the bits of the unfinished messages that a Java BitSet contains.
 
-        Its bits are distances from the start offset.
+        The BitSet's indexes are distances from the start offset.
         """
         if self.diffs is _CONSECUTIVE[len(self.diffs)]:
             return int.from_bytes(bit_set[: MESSAGES_MAX // 8], "little") & self.open_bits
@@ -124,11 +125,11 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         return sum(named) & self.open_bits
 
     def open_offsets(self) -> list[int]:
-        """Return the offsets of the messages that are not done."""
+        """Return the offsets of the unfinished messages."""
         return self.offsets_of(self.open_bits)
 
     def offsets_of(self, bits: int) -> list[int]:
-        """Return the offsets of the messages that have these bits."""
+        """Return the offsets of the messages with these bits."""
         start, diffs = self.start_offset, self.diffs
         if bits == (1 << len(diffs)) - 1:
             if diffs is _CONSECUTIVE[len(diffs)]:
@@ -139,7 +140,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         return [start + diff for index, diff in enumerate(diffs) if bits >> index & 1]
 
     def entry(self, *, is_again: bool = False) -> CheckPointEntry:
-        """Return the check point in the journal's form. is_again: it is written a second time."""
+        """Return the check point's journal entry. is_again: it is written a second time."""
         revive_offset = POPPED_BEFORE if self.is_changed else 0
         if is_again:
             revive_offset = POPPED_BEFORE - 1 - self.origin
@@ -159,7 +160,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         )
 
     def ack(self, bits: int) -> AckEntry:
-        """Return the entry by which the messages that have these bits are done."""
+        """Return the entry that acknowledges the messages with these bits."""
         offsets = self.offsets_of(bits)
         alone = len(offsets) == 1
         return AckEntry(
@@ -175,21 +176,21 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
 
 def diffs_of(start_offset: int, offsets: Sequence[int]) -> tuple[int, ...]:
-    """Return the distances of some messages, in their order in a queue, from an offset not behind them."""
+    """Return the distances of messages, in queue order, from an offset at or before the first."""
     if offsets[-1] - start_offset == len(offsets) - 1:
         return _CONSECUTIVE[len(offsets)]
     return tuple([offset - start_offset for offset in offsets])
 
 
 def was_popped_before(entry: CheckPointEntry) -> bool:
-    """Return whether a check point's messages were popped before: it says nothing of the position."""
+    """Return whether a check point's messages were popped before: it says nothing about the position."""
     return entry.revive_offset <= POPPED_BEFORE
 
 
 def check_point_of(
     entry: CheckPointEntry, *, revive_queue: int, place: int, due_ms: MonotonicMs
 ) -> CheckPoint:
-    """Return the check point of a journal's entry."""
+    """Return the check point of a journal entry."""
     diffs = tuple(entry.diffs) if entry.diffs else tuple(range(entry.count))
     origin = POPPED_BEFORE - 1 - entry.revive_offset if entry.revive_offset < POPPED_BEFORE else place
     return CheckPoint(
@@ -211,5 +212,5 @@ def check_point_of(
 
 
 def key_of(entry: CheckPointEntry | AckEntry) -> Key:
-    """Return the key of the check point that an entry is, or names."""
+    """Return the key of an entry's check point."""
     return entry.topic, entry.group, entry.queue_id, entry.start_offset, entry.pop_time_ms

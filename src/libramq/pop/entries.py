@@ -1,11 +1,10 @@
-"""The entries of POP's journal: check points and acknowledgements in the form in which Apache writes them;
-how many messages one has.
+"""The entries of POP's journal: check points and acknowledgements in Apache's form; the most messages in one.
 
-        ck      what one pop took from one queue, and until when it is invisible to others
+        ck      the messages taken by one pop from one queue, and until when they are invisible to others
         ack     one message of a check point is done
-        bAck    several are
+        bAck    several messages are done
 
-Each is the JSON body of a message with that tag. Names are as short as Apache's, in its order.
+Each is the JSON body of a message with that tag. Names are Apache's short ones, in its order.
 Upstream: store/pop/PopCheckPoint.java, AckMsg.java, BatchAckMsg.java, PopAckConstants.java.
 """
 
@@ -19,7 +18,7 @@ from libramq.errors import RemoteProtocolError
 CHECK_POINT_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
-#: A check point's bit map is an int.
+#: A check point's bit map is a 32-bit int.
 MESSAGES_MAX: Final = 32
 
 
@@ -43,7 +42,7 @@ class CheckPointEntry(
         "topic": "t",
     },
 ):
-    """A check point. diffs: its messages' offsets from `start_offset`; none: the next `count`."""
+    """A check point. diffs: its messages' offsets from `start_offset`; if empty, the next `count` offsets."""
 
     bit_map: int = 0
     broker_name: str | None = None
@@ -75,7 +74,7 @@ class AckEntry(
         "topic": "t",
     },
 ):
-    """An acknowledgement of one message, or of several. It names its check point."""
+    """An acknowledgement of one or several messages. It identifies its check point."""
 
     offset: int | None = None
     offsets: list[int] | None = None
@@ -103,7 +102,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(tag: str | None, body: bytes) -> Entry | None:
-    """Return a message's entry; None if its tag is none of POP's. Raises RemoteProtocolError."""
+    """Decode a message's entry; None if its tag is not one of POP's. Raises RemoteProtocolError."""
     decoder = _DECODERS.get(tag or "")
     if decoder is None:
         return None

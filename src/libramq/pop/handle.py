@@ -1,8 +1,8 @@
-"""The handle: the text by which a consumer names a message that it popped.
+"""The handle: the text by which a consumer identifies a message that it popped.
 
         start offset · pop time · invisible time · revive queue · kind of topic · broker · queue · offset
 
-Consumers send it back as they got it. Upstream: ExtraInfoUtil.java, MessageConst.PROPERTY_POP_CK.
+Consumers send it back unchanged. Upstream: ExtraInfoUtil.java, MessageConst.PROPERTY_POP_CK.
 """
 
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from libramq.errors import ConfigError
 
 #: KeyBuilder.POP_ORDER_REVIVE_QUEUE: the message was popped in order, and has no check point.
 ORDERED: Final = 999
-#: Without the offset, which the request has as well.
+#: Without the offset, which is also a field of the request.
 _PARTS_MIN: Final = 7
 #: Java's long has 19 digits and a sign.
 _DIGITS_MAX: Final = 20

@@ -1,9 +1,9 @@
-"""Pops in order: when a queue is blocked, which messages come again, who may repeat a pop (attempt id); and
-the table of the last pop of each queue.
+"""Pops in order: when a queue is blocked, which messages are popped again, who may repeat a pop (attempt id);
+and the table of each queue's last pop.
 
-There are no check points: the committed offset stays at the first message that is not acknowledged, and the
-queue is blocked while a message that was popped is invisible. The consumer that popped last may repeat its
-pop under the same attempt id, if it did not get the reply.
+There are no check points: the committed offset stays at the first unacknowledged message, and the queue is
+blocked while a popped message is invisible. The consumer of the last pop may repeat it under the same
+attempt id, if it did not get the reply.
 
 Upstream: ConsumerOrderInfoManager.java, whose file config/consumerOrderInfo.json the table is.
 """
@@ -19,7 +19,7 @@ from libramq.errors import Journalling, broker_error
 from libramq.formats.document import Document
 from libramq.pop.positions import QueueOfGroup
 
-#: Ours: queues that groups pop in order; each takes some 500 bytes, and 200 in the file.
+#: Ours: queues that groups pop in order; each takes some 500 bytes of memory, and 200 in the file.
 ORDERED_MAX: Final = 200_000
 _SEPARATOR: Final = "@"
 
@@ -39,7 +39,7 @@ class OrderEntry(
         "attempt_id": "a",
     },
 ):
-    """A queue's last pop as the file has it. offsets: the first one, and the others' distances from it."""
+    """A queue's last pop as stored in the file. offsets: the first one, and the others' distances from it."""
 
     pop_time_ms: int
     invisible_ms: int | None = None
@@ -52,7 +52,7 @@ class OrderEntry(
 
 
 class OrderedPop(msgspec.Struct, eq=False, kw_only=True):
-    """A queue's last pop in order. due_ms: when each message becomes visible, if it is not done by then.
+    """A queue's last pop in order. due_ms: when each message becomes visible unless it is done by then.
 
     counts: how often messages were popped before.
     """
@@ -72,7 +72,7 @@ class OrderedPop(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def next_offset(self) -> int:
-        """Return the first message that is not acknowledged, or the one after the last."""
+        """Return the offset of the first unacknowledged message, or the one after the last message."""
         for index, offset in enumerate(self.offsets):
             if not self.done >> index & 1:
                 return offset
@@ -87,11 +87,11 @@ class OrderedPop(msgspec.Struct, eq=False, kw_only=True):
         )
 
     def index_of(self, offset: int) -> int | None:
-        """Return a message's place in the pop; None if it is not in it."""
+        """Return a message's index in the pop, or None."""
         return self.offsets.index(offset) if offset in self.offsets else None
 
     def failures(self, now_ms: MonotonicMs) -> list[int]:
-        """Return how often messages that are in flight were popped before, without those that were not."""
+        """Return how often messages in flight were popped before; those never popped before are left out."""
         found = []
         for offset, times in self.counts.items():
             index = self.index_of(offset)
@@ -100,7 +100,7 @@ class OrderedPop(msgspec.Struct, eq=False, kw_only=True):
         return found
 
     def entry(self, now: Now) -> OrderEntry:
-        """Return it as the file has it."""
+        """Return the pop's entry in the file."""
         first = self.offsets[0]
         usual_ms = self.pop_time_ms + self.invisible_ms
         visible = {
@@ -121,15 +121,15 @@ class OrderedPop(msgspec.Struct, eq=False, kw_only=True):
 
 
 def ordered_pop_of(entry: OrderEntry, now: Now) -> OrderedPop | None:
-    """Return the pop of a file's entry; None if it has no messages."""
+    """Return the pop of a file's entry, or None if it has no messages."""
     if not entry.offsets:
         return None
     first = entry.offsets[0]
     offsets = (first, *(first + distance for distance in entry.offsets[1:]))
     invisible_ms = entry.invisible_ms or 0
     visible = entry.visible_ms or {}
-    # Only the wall clock ran while the broker was down. It is later now than when this was recorded: a clock
-    # that was set back must not block the queue for longer.
+    # Only the wall clock ran while the broker was down. Take it to be at least the recorded time: a clock set
+    # back must not block the queue for longer.
     wall_ms = max(int(now.wall_ms), entry.last_ms or entry.pop_time_ms)
     due = []
     for offset in offsets:
@@ -155,7 +155,7 @@ def popped_again(
     invisible_ms: int,
     attempt_id: str | None,
 ) -> OrderedPop:
-    """Return the pop that follows another: messages that were in it have been popped again."""
+    """Return the pop that follows another, counting the messages popped again."""
     counts: dict[int, int] = {}
     if before is not None:
         is_repeated = attempt_id is not None and attempt_id == before.attempt_id
@@ -180,7 +180,7 @@ class OrderFile(Document, frozen=True, kw_only=True):
     table: dict[str, dict[int, OrderEntry]] = {}
 
     def entries(self) -> dict[str, OrderEntry]:
-        """Return the entries as the journal names them."""
+        """Return the entries by their names in the journal."""
         return {
             f"{key}{_SEPARATOR}{queue_id}": entry
             for key, queues in self.table.items()
@@ -189,7 +189,7 @@ class OrderFile(Document, frozen=True, kw_only=True):
 
 
 class OrderTable:
-    """The last pops, as they are in the file. record: journals a change before it takes effect."""
+    """The last pops, as stored in the file. record: journals a change before it takes effect."""
 
     def __init__(self, *, now: Callable[[], Now], record: Callable[[str, OrderEntry | None], None]) -> None:
         self.pops: dict[QueueOfGroup, OrderedPop] = {}

@@ -1,12 +1,12 @@
 """The account of an acting slave: which popped messages and half messages other masters have by now, or
-consumers are done with, and which of them its master has not asked about yet.
+consumers have acknowledged, and which of them its master has not asked about yet.
 
     journal   0 … place … … until           in the order in which they become visible:  ✓ ✓ ○ ✓ │ … …
                                                                                             mark
 
-Everything up to the mark was passed on, except what is waiting. Of other check points single messages may
-be acknowledged. A check point is known by where the journal had it first, because a master that stops writes
-those in flight again.
+Everything up to the mark was passed on, except waiting check points. Beyond it, single messages of check
+points may have been acknowledged. A check point is identified by its first place in the journal, because a
+master that stops writes those in flight again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,12 +23,12 @@ FILE_NAME: Final = "popPassedOn.json"
 class PassedOn(Document, frozen=True, kw_only=True):
     """A slave's account of its master's journal.
 
-    place: where the journal's first check point in flight was; -1: unknown, as the master is Apache's.
-    until: the journal's end, when the slave read it. visible_ms, origin: the mark, the last check point
-    that was passed on. waiting: the origins of those before it that were not. acknowledged: the bits of
-    messages that were acknowledged at the slave, by the origins of their check points. is_ahead: whether the
-    slave has delivered, of POP or other messages, what its master may not have asked about. halves: where the
-    slave began to pass on half messages, and where their topic ended; None: it has not, or no longer.
+    place: that of the journal's first check point in flight; -1: unknown, as the master is Apache's. until:
+    the journal's end when the slave read it. visible_ms, origin: the mark, that is the last check point
+    passed on. waiting: the origins of earlier ones that were not. acknowledged: the bits of messages
+    acknowledged at the slave, by their check points' origins. is_ahead: whether the slave has made
+    deliveries, of POP or other messages, that its master may not have asked about. halves: where the slave
+    began to pass on half messages, and the end of their topic; None: not begun, or no longer.
     """
 
     place: int = -1
@@ -41,18 +41,18 @@ class PassedOn(Document, frozen=True, kw_only=True):
     halves: tuple[int, int] | None = None
 
     def bounded(self, journal_end: int) -> "PassedOn":
-        """Return what holds of a journal that ends there: check points behind it will be others."""
+        """Return the part valid for a journal that ends there: later check points will be different ones."""
         if self.until <= journal_end:
             return self
         kept = tuple(each for each in self.acknowledged if each[0] < journal_end)
         return msgspec.structs.replace(self, until=journal_end, acknowledged=kept)
 
     def reaches(self, check_point: CheckPoint) -> bool:
-        """Return whether a check point is not behind the mark."""
+        """Return whether a check point is at or before the mark."""
         return (check_point.visible_ms, check_point.origin) <= (self.visible_ms, self.origin)
 
     def of(self, check_points: Iterable[CheckPoint]) -> Iterator[CheckPoint]:
-        """Yield those of some check points whose messages were passed on."""
+        """Yield the check points whose messages were passed on."""
         waiting = {*self.waiting}
         for each in check_points:
             if 0 <= each.origin < self.until and self.reaches(each) and each.origin not in waiting:
@@ -61,7 +61,7 @@ class PassedOn(Document, frozen=True, kw_only=True):
     def done_of(
         self, check_points: Iterable[CheckPoint], acknowledged: Mapping[int, int]
     ) -> Iterator[tuple[CheckPoint, int]]:
-        """Yield those of some check points of which something is done, and the bits of these messages.
+        """Yield the check points with finished messages, and the bits of these.
 
         acknowledged: the account's, as a dict.
         """

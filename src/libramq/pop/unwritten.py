@@ -1,11 +1,11 @@
-"""The unwritten pops of an acting slave: which messages it has handed out, in memory alone, and which offset
-may be committed.
+"""The unwritten pops of an acting slave: which messages it has handed out, recorded in memory alone, and
+which offset may be committed.
 
     queue   0 … │ ✓ ✓ │ ○ ✓ ○ ✓ │ …
                first  done      next
 
-Everything before the first message that is not done may be committed: what is behind it would be lost with
-this memory. A message that was not acknowledged in time is handed out again.
+Everything before the first unfinished message may be committed: a commit behind it would lose messages
+together with this memory. A message not acknowledged in time is handed out again.
 """
 
 import heapq
@@ -16,17 +16,17 @@ from typing import Final
 
 from libramq.pop.positions import Positions, QueueOfGroup
 
-#: Ours: messages that a group may have of one queue, from the first that is not done on. Then it gets none
-#: that it has not had.
+#: Ours: how far a group may get ahead of its first unfinished message of a queue. Beyond that it only gets
+#: messages again.
 UNSETTLED_MAX: Final = 16_384
 
 
 @dataclass(slots=True)
 class _Queue:
-    """One group's messages of one queue. next_offset: behind the last that was handed out.
+    """One group's messages of one queue. next_offset: the one after the last message handed out.
 
-    open: a heap of what was handed out, down to the first that is not done; done: what of that is done.
-    again: what is to be handed out again, sorted.
+    open: a heap of the messages handed out, from the first unfinished one on; done: the finished ones of
+    these. again: those to hand out again, sorted.
     """
 
     next_offset: int
@@ -36,9 +36,9 @@ class _Queue:
 
 
 class Unwritten(Positions):
-    """The queues of which messages were handed out. changed: those of which more may be committed.
+    """The queues with messages handed out. changed: those of which more may be committed.
 
-    starts: where the master had popped up to, by its journal.
+    starts: the master's positions, by its journal.
     """
 
     def __init__(self) -> None:
@@ -51,22 +51,22 @@ class Unwritten(Positions):
         return bool(self._queues)
 
     def next_offset(self, queue: QueueOfGroup) -> int | None:
-        """Return where a queue is read on; None if nothing of it was looked at."""
+        """Return the offset to continue a queue from; None if it has not been read."""
         found = self._queues.get(queue)
         return found.next_offset if found is not None else None
 
     def again(self, queue: QueueOfGroup) -> Sequence[int]:
-        """Return what is to be handed out again."""
+        """Return the offsets to hand out again."""
         found = self._queues.get(queue)
         return found.again if found is not None else ()
 
     def is_full(self, queue: QueueOfGroup) -> bool:
-        """Return whether no further message of a queue may be handed out before others are done."""
+        """Return whether no new message of a queue may be handed out until others are done."""
         found = self._queues.get(queue)
         return found is not None and len(found.open) >= UNSETTLED_MAX
 
     def handed_out(self, queue: QueueOfGroup, offsets: Sequence[int], next_offset: int) -> None:
-        """Note messages as handed out, for the first time or again; the queue is read on at `next_offset`."""
+        """Note messages as handed out, first or again; reading continues at `next_offset`."""
         found = self._queues.get(queue)
         if found is None:
             found = self._queues[queue] = _Queue(offsets[0] if offsets else next_offset)
@@ -89,19 +89,19 @@ class Unwritten(Positions):
             self.changed[queue] = None
 
     def give_again(self, queue: QueueOfGroup, offsets: Sequence[int]) -> None:
-        """Have messages handed out again: they were not acknowledged in time."""
+        """Schedule messages to be handed out again, as they were not acknowledged in time."""
         found = self._queues.get(queue)
         if found is not None:
             for offset in offsets:
                 insort(found.again, offset)
 
     def first_open(self, queue: QueueOfGroup) -> int:
-        """Return the first message of a queue that is not done."""
+        """Return the offset of a queue's first unfinished message."""
         found = self._queues[queue]
         return found.open[0] if found.open else found.next_offset
 
     def forget(self, is_gone: Callable[[QueueOfGroup], bool]) -> None:
-        """Forget queues of groups or topics that do not exist any more."""
+        """Forget queues of deleted groups or topics."""
         for queue in [queue for queue in self._queues if is_gone(queue)]:
             del self._queues[queue]
             self.changed.pop(queue, None)
