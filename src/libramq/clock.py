@@ -1,4 +1,4 @@
-"""The clocks: wall time for records and events, and monotonic time, which goes on while the machine sleeps,
+"""The clocks: wall time for records and events; and monotonic time, which continues while the machine sleeps,
 for every duration: two types that cannot be mixed.
 
         WallMs        a moment as people know it: store times, events, versions. It may be set, by an hour, in
@@ -7,9 +7,9 @@ for every duration: two types that cannot be mixed.
                       holds, locks, delays, timeouts. It restarts with the machine: it is never stored.
 
 At run time both are ints and cost nothing. For the type checker they differ: each is compared with its own
-kind only, and two wall times are not subtracted. A disk or a peer gets `int(wall_ms)`; a value from there is
-`WallMs(number)`. `Now` converts a moment from one clock to the other.
-
+At run time both are ints and cost nothing. To the type checker they differ: each is compared with its own
+kind only, and two wall times cannot be subtracted. A disk or a peer gets `int(wall_ms)`; a value from there
+becomes `WallMs(number)`. `Now` converts a moment from one clock to the other.
 Only a composing shell makes a `SystemClock`; everything else takes a `Clock` or, better, a time.
 """
 
@@ -63,14 +63,14 @@ class Now:
 
     @property
     def wall_ahead_ms(self) -> int:
-        """Return how far the wall clock is ahead of the monotonic one: constant until it is set."""
+        """Return how far the wall clock is ahead of the monotonic one; constant until the former is set."""
         return int(self.wall_ms) - int(self.monotonic_ms)
 
     def wall_of(self, at_ms: MonotonicMs) -> WallMs:
-        """Return a moment of the monotonic clock in wall time, for a record.
+        """Return a monotonic moment in wall time, for a record.
 
-        It is counted back from the wall clock's present reading, so that moments recorded together keep their
-        distances, whatever happened to the wall clock between them.
+        It is counted back from the wall clock's current reading, so that moments recorded together keep their
+        distances even if the wall clock was set between them.
         """
         return self.wall_ms - (self.monotonic_ms - at_ms)
 
@@ -88,19 +88,19 @@ class Clock(Protocol):
 
 
 def read_clock(clock: Clock) -> Now:
-    """Return the present moment by both clocks."""
+    """Return the current moment by both clocks."""
     return Now(wall_ms=clock.wall_ms(), monotonic_ms=clock.monotonic_ms())
 
 
 def clock_with_sleep() -> int:
     """Return the system's clock that continues while the machine sleeps.
 
-    macOS's CLOCK_MONOTONIC does, though Python's time.monotonic() there does not; Linux has CLOCK_BOOTTIME.
+    macOS's CLOCK_MONOTONIC does, although Python's time.monotonic() there does not; Linux has CLOCK_BOOTTIME.
     """
     return getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-# Read several times a request: a look at the platform, two module lookups and a call of int took 0.6 µs.
+# Hot, several calls a request: checking the platform, two module lookups and a call of int took 0.6 µs.
 _monotonic_ns = partial(time.clock_gettime_ns, clock_with_sleep())
 
 
@@ -112,8 +112,8 @@ class SystemClock:
         return time_ns() // 1_000_000  # type: ignore[return-value] # As `_monotonic_ns`.
 
     def monotonic_ms(self) -> MonotonicMs:
-        """Return milliseconds since the machine started, or another fixed moment; its sleep counts.
+        """Return the milliseconds since the machine started, or another fixed moment, including sleep.
 
-        A member whose machine slept must find its session expired, since at the coordinator it is.
+        A member whose machine slept must find its session expired, because at the coordinator it is.
         """
         return _monotonic_ns() // 1_000_000  # type: ignore[return-value] # See `_monotonic_ns`.

@@ -109,7 +109,7 @@ class RequestCode(IntEnum):
     EXCHANGE_BROKER_HA_INFO = 906
     GET_BROKER_HA_STATUS = 907
     RESET_MASTER_FLUSH_OFFSET = 908
-    # POP: the binary header, which has 16 bits for the code, cannot carry these.
+    # POP: the binary header carries 16-bit codes, and cannot carry these.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -146,7 +146,8 @@ class RequestCode(IntEnum):
     PEER_REMOVED = 31017
     PEER_REBALANCE = 31018
     PEER_NODE = 31019
-    # A name server probes a broker over the broker's own connection; the answer is that the code is unknown.
+    # A name server probes a broker over the broker's own connection; the broker replies that the code is
+    # unknown.
     PROBE = 31020
     PEER_TOPIC = 31021
     PEER_OFFSETS = 31022

@@ -1,5 +1,5 @@
 """The exceptions LibraMQ raises, as one tree; which response code of a broker becomes which; hints: the name
-that was probably meant, or the extra that is missing.
+that was probably meant, or the missing extra.
 
     LibraError
     ├── ConfigError                 an option, property, path or name the user gave cannot be used
@@ -100,15 +100,15 @@ __all__ = [
 ]
 
 
-#: Ours: names that a wrong one is compared with, at 20 to 90 µs each.
+#: Ours: at most this many names are compared with a wrong one, at 20 to 90 µs each.
 NAMES_COMPARED_MAX: Final = 10_000
-#: Ours: names are near if they share so much of their letters.
+#: Ours: the similarity (difflib's ratio) from which names are considered near.
 NEARNESS: Final = 0.65
 
 
 def nearest_name(wrong: str, names: Iterable[str]) -> str | None:
-    """Return the existing name that a wrong one was probably meant to be."""
-    from difflib import get_close_matches  # Few programs need it, and all import this module.
+    """Return the existing name that a wrong one was probably meant to be, or None."""
+    from difflib import get_close_matches  # Few programs need it, but all import this module.
 
     by_lower = {name.lower(): name for name in islice(names, NAMES_COMPARED_MAX)}
     near = get_close_matches(wrong.lower(), by_lower, n=1, cutoff=NEARNESS)
@@ -116,7 +116,7 @@ def nearest_name(wrong: str, names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(wrong: str, names: Iterable[str]) -> str:
-    """Return a hint at the existing name that a wrong one was probably meant to be; "" if none is near."""
+    """Return a hint at the existing name probably meant by a wrong one; "" if none is near."""
     near = nearest_name(wrong, names)
     return f" (did you mean {near}?)" if near else ""
 
@@ -143,12 +143,12 @@ class NoSuchMethod(ConfigError, AttributeError):
 
 
 class MissingExtra(ConfigError, ImportError):
-    """A library is missing that comes with an extra; the text is the command that installs it."""
+    """A library of an extra is missing; the text is the command that installs it."""
 
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Raise MissingExtra if a library that the block imports is missing. what: the subject of the error."""
+    """Raise MissingExtra if the block imports a missing library. what: the subject of the error."""
     try:
         yield
     except ImportError as error:
@@ -160,9 +160,9 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 
 
 class Journalling:
-    """Raises BrokerError if the disk refuses what the block journals.
+    """Raises BrokerError if the disk refuses to journal what the block writes.
 
-    A class, as each request that commits enters one: a generator takes nearly a microsecond longer.
+    A class, because every committing request enters one: a generator takes nearly a microsecond longer.
     """
 
     __slots__ = ("_what",)
@@ -191,7 +191,7 @@ class BufferFull(LibraError):
 
 
 class SubscriptionsDiffer(LibraError):
-    """Members of one coordinated group have different subscriptions to a topic: it passes over some."""
+    """Members of a coordinated group have different subscriptions to a topic, so it skips some messages."""
 
 
 class HandlerTooSlow(LibraError):
@@ -287,7 +287,7 @@ class FeatureNotSupported(RemoteError):
     """The broker's version lacks a feature; it was not asked, because it would do something else instead."""
 
 
-#: What helps where brokers answer a change of users, in Apache's words and with the code of a refusal.
+#: Remedies for brokers' answers to changes of users, by Apache's text, whose code is that of a refusal.
 _OF_USERS: Final = {
     "The user is existed": "It exists already: libra admin updateUser changes it.",
     "The user is not exist": "libra admin listUser shows those that exist; createUser creates one.",
@@ -298,14 +298,14 @@ class BrokerError(RemoteError):
     """The response is an error.
 
     response_code: the broker's or name server's number (a codes.ResponseCode if known).
-    remark: its text. remedy: what usually helps. request: the request's name, where that explains the error.
+    remark: its text. remedy: what usually helps. request: the request's name, if that explains the error.
     """
 
     remedy: ClassVar[str] = ""
     by_code: ClassVar[dict[int, type["BrokerError"]]] = {}
 
     def __init_subclass__(cls, *, code: int | None = None) -> None:
-        """Register the class that `broker_error` returns for a response code."""
+        """Register the class that `broker_error` raises for a response code."""
         if code is not None:
             BrokerError.by_code[code] = cls
 
@@ -410,7 +410,7 @@ class Fenced(BrokerError, code=ResponseCode.FENCED):
 
 
 class UnknownMember(BrokerError, code=ResponseCode.UNKNOWN_MEMBER):
-    """3101: the coordinator does not know the member (any more): our clients join again automatically."""
+    """3101: the coordinator does not know the member, or not any more: our clients rejoin automatically."""
 
 
 class NotCoordinator(BrokerError, code=ResponseCode.NOT_COORDINATOR):

@@ -1,5 +1,5 @@
 """The file system: the only access to files, which the simulator replaces; how a file is replaced (with a
-.bak), flushed (on macOS, too) and locked; directories, made durable, or refused if open to others; reads that
+.bak), flushed (also on macOS) and locked; directories, made durable, or refused if open to others; reads that
 do not wait for the disk, and how many files are flushed at once.
 
 Everything that touches a disk takes a `FileSystem`, so that a simulator can replace it and fail any call.
@@ -8,17 +8,17 @@ position.
 
 Foreign errors (OSError) pass through: the caller knows which file it was, and why.
 
-Ranges of a file are read at once, without keeping what lies between them:
+Ranges of a file are read at once, without keeping the bytes between them:
 
     file     ── a ──┈┈┈┈ between ┈┈┈┈── b ──┈┈┈┈── c ──
     buffers  joined[0:a]  _BETWEEN  joined[a:a+b]  …        one preadv
 
-Kept, what lies between would be most of what is copied: 32 messages of 1 KiB in one of eight queues took
-180 µs, most of it for new pages of memory; they take 20.
+If those were kept, they would be most of the copied bytes: 32 messages of 1 KiB in one of eight queues took
+180 µs, most of it for new pages of memory; now they take 20.
 
-The lock of a file is its first byte's, as java.nio's FileChannel.tryLock(0, 1, false) takes it. On Linux it
-belongs to the open file: it conflicts with Java's record locks and also with a second opener in this process,
-and closing another descriptor does not release it.
+The lock of a file is that of its first byte, as taken by java.nio's FileChannel.tryLock(0, 1, false). On
+Linux it belongs to the open file: it conflicts with Java's record locks and with a second opener in this
+process, and closing another descriptor does not release it.
 """
 
 import contextlib
@@ -42,34 +42,35 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Offsets and sizes; they do not overlap. Ascending, except in a damaged file.
+#: Offsets and sizes of ranges, ascending and without overlap, except in a damaged file.
 Ranges = Sequence[tuple[int, int]]
 
 T = TypeVar("T")
 
 NAME_BYTES_MAX = 255  # NAME_MAX of every file system in use; also the longest retry topic.
-#: Ours: a file system writes its journal once for all that wait for it. 3,000 small files took 12.3 s one by
-#: one, 0.5 s by eight threads, 0.25 s by 32 (ext4).
+#: Ours: a file system writes its journal once for all waiting flushes. 3,000 small files took 12.3 s one by
+#: one, 0.5 s with eight threads, 0.25 s with 32 (ext4).
 FLUSHES_AT_ONCE: Final = 16
-#: Ours: one flush in some hundred pays for the places of this much; see `store.log.commit_log`.
+#: Ours: one flush in some hundred pays for zeroing this much; see `store.log.commit_log`.
 ZEROED_BYTES: Final = 1 << 20
-#: Of the page cache; more is written once it is flushed.
+#: A page of the page cache; larger writes begin with their flush.
 PAGE_BYTES: Final = 4096
 #: The errors of `open` when the process or the machine has too many open files.
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
-#: Ours: descriptors of a broker without clients and queues: what listens, journals, logs, the loop's own.
+#: Ours: descriptors of a broker without clients and queues: listeners, journals, logs, the loop's own.
 DESCRIPTORS_IDLE: Final = 32
-#: The errors of writes on a full disk, or one on which the user's quota is used up.
+#: The errors of writes on a full disk, or beyond the user's quota.
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: Why a directory above may not be flushed that somebody else made: no permission, or no such disk.
+#: Why a directory above, made by others, may not be flushed: no permission, or no such disk.
 _NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOTSUP})
-#: ConfigManager.java keeps the text before there; here it is the same text in another place of the disk.
+#: The suffix under which ConfigManager.java keeps the previous text; here it holds a second copy of the same
+#: text.
 BACKUP_SUFFIX = ".bak"
 DAMAGED_SUFFIX = ".damaged"
 
 
 class DiskUsage(NamedTuple):
-    """The usage of a disk, and how much this process may still write."""
+    """The usage of a disk, and the space left for this process."""
 
     used_bytes: int
     available_bytes: int
@@ -82,7 +83,7 @@ class DiskUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWrite:
-    """The next content of a file. write: may be called in a thread. written, failed: take its result."""
+    """The next content of a file. write: may be called in a thread. written, failed: report its outcome."""
 
     write: Callable[[], None]
     written: Callable[[], None] = lambda: None
@@ -104,15 +105,15 @@ class FileSystem(Protocol):
 
     @property
     def open_max(self) -> int:
-        """The number of descriptors that the process may have."""
+        """The number of descriptors that the process may have open."""
         ...
 
     def private(self) -> "FileSystem":
-        """Return the same file system, whose new files only this process's user may read."""
+        """Return the same file system, with new files readable only by this process's user."""
         ...
 
     def closes_if_short(self, close_one: Callable[[], bool]) -> None:
-        """Have `close_one` called when no descriptor is left; it returns whether it closed a file."""
+        """Call `close_one` when descriptors run out; it returns whether it closed a file."""
         ...
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
@@ -140,7 +141,7 @@ class FileSystem(Protocol):
         ...
 
     def begin_writing(self, file: int, size: int, offset: int) -> None:
-        """Have the disk begin with a little that was written: a hint; only `fsync` makes it durable."""
+        """Make the disk begin to write a little data: a hint; only `fsync` makes it durable."""
         ...
 
     def fsync(self, file: int) -> None:
@@ -176,7 +177,7 @@ class FileSystem(Protocol):
         ...
 
     def identity(self, path: Path) -> tuple[int, int] | None:
-        """Return what tells a directory from a later one at its path; None if it cannot be reached."""
+        """Return what distinguishes a directory from a later one at its path; None if it is unreachable."""
         ...
 
     def listdir(self, path: Path) -> list[str]:
@@ -208,7 +209,7 @@ class FileSystem(Protocol):
         ...
 
     def is_locked(self, path: Path) -> bool:
-        """Return whether a process holds that lock; changes nothing."""
+        """Return whether a process holds that lock, without changing it."""
         ...
 
     def read_text(self, path: Path) -> str | None:
@@ -216,11 +217,11 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, path: Path, to: Path) -> None:
-        """Give a directory another name on the same disk; `to` is missing, or an empty directory."""
+        """Rename a directory on the same disk; `to` must be missing or an empty directory."""
         ...
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
-        """Replace a small text atomically. backup: and then the one in `.bak`, for `read_with_backup`."""
+        """Replace a small text atomically. backup: also replace the copy in `.bak` (`read_with_backup`)."""
         ...
 
 
@@ -229,7 +230,7 @@ class LocalFileSystem:
 
     _closers: tuple[Callable[[], bool], ...] = ()
     _mode = 0o644
-    #: Whose view this is, if it is one of `private`.
+    #: The file system of which this is the `private` view, if any.
     _whole: "LocalFileSystem | None" = None
 
     @property
@@ -249,13 +250,13 @@ class LocalFileSystem:
         return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
     def private(self) -> "LocalFileSystem":
-        """Return the same file system, whose new files have the mode 0600."""
+        """Return the same file system, with mode 0600 for new files."""
         private = copy.copy(self)
         private._mode, private._whole = 0o600, self
         return private
 
     def closes_if_short(self, close_one: Callable[[], bool]) -> None:
-        """Add a function that closes a file which can be opened again."""
+        """Add a function that closes a file which can be reopened."""
         self._closers = (*self._closers, close_one)
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
@@ -266,7 +267,7 @@ class LocalFileSystem:
         return self._with_room(lambda: os.open(path, flags | os.O_CLOEXEC, self._mode))
 
     def _with_room(self, opens: Callable[[], T]) -> T:
-        """Call what needs a descriptor; others are closed for it where none is left."""
+        """Call a function that needs a descriptor; if there is none left, close other files for it."""
         while True:
             try:
                 return opens()
@@ -291,7 +292,7 @@ class LocalFileSystem:
         return data
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
-        """Read from the page cache alone; None if it does not hold all of it."""
+        """Read from the page cache only; None if it does not hold all of it."""
         buffer = bytearray(size)
         count = preadv_nowait(file, [buffer], offset)
         if count is None:
@@ -302,7 +303,7 @@ class LocalFileSystem:
         return bytes(buffer[:count]) if offset + count >= end else None
 
     def pread_ranges_nowait(self, file: int, ranges: Ranges) -> bytes | bytearray | None:
-        """Read ranges from the page cache alone, joined; None if it does not hold all of them."""
+        """Read ranges from the page cache only, joined; None if it does not hold all of them."""
         joined = bytearray(sum([size for _, size in ranges]))
         view, at = memoryview(joined), 0
         for near in nearby(ranges):
@@ -328,10 +329,10 @@ class LocalFileSystem:
             written += os.pwrite(file, data[written:], offset + written)
 
     def begin_writing(self, file: int, size: int, offset: int) -> None:
-        """Have the disk begin with what was written, if it is at most a page.
+        """Make the disk begin to write data of at most a page.
 
-        Linux writes what it is advised to drop from the page cache, without waiting, and drops whole pages
-        alone. What fails then, the next fsync reports.
+        Linux writes data that it is advised to drop from the page cache, without waiting, and drops only
+        whole pages. The next fsync reports any failure.
         """
         if size <= PAGE_BYTES and sys.platform == "linux":
             with contextlib.suppress(OSError):
@@ -467,7 +468,7 @@ class LocalFileSystem:
             finally:
                 os.close(file)
             os.replace(fresh, each)
-            self.sync_directory(path.parent)  # At every moment one of the two is whole.
+            self.sync_directory(path.parent)  # At every moment one of the two is intact.
 
 
 def backup_of(path: Path) -> Path:
@@ -492,16 +493,16 @@ def read_bytes(filesystem: FileSystem, path: Path) -> bytes:
 
 
 def _is_utf8(filesystem: FileSystem, path: Path, text: str) -> bool:
-    """Return whether a file has the text that was read, or bytes that are no UTF-8 in some places of it."""
+    """Return whether a file's bytes are proper UTF-8, so that the text read from it is complete."""
     return "\N{REPLACEMENT CHARACTER}" not in text or text.encode() == read_bytes(filesystem, path)
 
 
 def read_with_backup(filesystem: FileSystem, path: Path, decode: Callable[[str], T]) -> T | None:
-    """Decode a text that `replace_text` wrote, or else its backup; None if neither has anything in it.
+    """Decode a text written by `replace_text`, or else its backup; None if both are missing or empty.
 
-    A backup that Apache's broker left is older than the text. So it is logged when both were written, and a
-    damaged text is kept as `.damaged`. If neither can be read it raises what `decode` did, or OSError.
-    A text with bytes that are no UTF-8 is returned only where the backup is no better.
+    A backup left by Apache's broker is older than the text. So the times of both are logged, and a damaged
+    text is kept as `.damaged`. If neither can be read, the error of `decode` or an OSError is raised. A text
+    with invalid UTF-8 is returned only if the backup is no better.
     """
     failed: ProtocolError | ValueError | OSError | None = None
     damaged, reason = "", "it is missing"
@@ -531,7 +532,7 @@ def read_with_backup(filesystem: FileSystem, path: Path, decode: Callable[[str],
                 written=_written(filesystem, path),
                 backup_written=_written(filesystem, each),
             )
-            with contextlib.suppress(OSError):  # The next start takes the backup again.
+            with contextlib.suppress(OSError):  # The next start will use the backup again.
                 if damaged:
                     kept = path.with_name(path.name + DAMAGED_SUFFIX)
                     filesystem.replace_text(kept, damaged, backup=False)
@@ -557,9 +558,9 @@ def _written(filesystem: FileSystem, path: Path) -> str:
 
 
 def make_directory(filesystem: FileSystem, path: Path) -> None:
-    """Create a directory and its parents, and wait until the names of all of them are on the disk.
+    """Create a directory and its parents, and wait until all of their names are on disk.
 
-    Those that exist are flushed too: a process may have made them, and died before it did that.
+    Existing ones are flushed as well: a process may have created them and died before flushing.
     """
     filesystem.makedirs(path)
     for directory in path.absolute().parents:
@@ -571,7 +572,7 @@ def make_directory(filesystem: FileSystem, path: Path) -> None:
 
 
 def refuse_shared_directory(directory: Path, option: str) -> None:
-    """Raise ConfigError if every user of the machine may put files, or links to others, into a directory."""
+    """Raise ConfigError if every user of the machine may put files or links into a directory."""
     try:
         is_open = directory.stat().st_mode & stat.S_IWOTH
     except FileNotFoundError:
@@ -584,14 +585,14 @@ def refuse_shared_directory(directory: Path, option: str) -> None:
 
 
 def _full_fsync(file: int) -> None:
-    """Flush a file to the disk. On macOS fsync leaves data in the disk's cache, which a power cut loses."""
+    """Flush a file to the disk. On macOS, fsync leaves data in the disk's cache, which a power cut loses."""
     command = getattr(fcntl, "F_FULLFSYNC", None)
     if command is not None:
         try:
             fcntl.fcntl(file, command)
             return
         except OSError as failed:
-            if failed.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):  # A network's file system.
+            if failed.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):  # A network file system.
                 raise
     os.fsync(file)
 
@@ -599,7 +600,7 @@ def _full_fsync(file: int) -> None:
 def safe_child(parent: Path, name: str) -> Path:
     """Return the path of `name` in `parent`; names that could lead anywhere else are refused.
 
-    Only this function turns a name from outside into a path.
+    Only this function turns an outside name into a path.
     """
     if not name or name in (".", ".."):
         raise InvalidName(f"{name!r} cannot be the name of a file")
@@ -621,19 +622,19 @@ def sync_file(filesystem: FileSystem, path: Path) -> None:
 
 
 #: Ours: at this distance, two reads with their overhead (5 µs) cost as much as copying the bytes between
-#: them. Eight queues with messages of 1 KiB, filled in turn, have 8.6 KiB between two of one queue.
+#: them. Eight queues filled in turn with messages of 1 KiB have 8.6 KiB between two messages of one queue.
 GAP_BYTES: Final = 16 * 1024
-#: Ours: read at once; fits in the processor's cache.
+#: Ours: at most this much is read at once; it fits in the processor's cache.
 STRETCH_BYTES: Final = 256 * 1024
 
 #: IOV_MAX of Linux and macOS: the buffers of one read.
 BUFFERS_MAX: Final = 1024
-#: Memory that is written by any thread, and never read.
+#: Memory written by any thread and never read.
 _BETWEEN: Final = memoryview(bytearray(GAP_BYTES))
 
 
 def nearby(ranges: Ranges) -> list[Ranges]:
-    """Return the ranges in groups; those of one are so near each other that they are read at once."""
+    """Group ranges that are near enough to be read at once."""
     if len(ranges) == 1:
         return [ranges]
     groups: list[Ranges] = []
@@ -653,20 +654,20 @@ def nearby(ranges: Ranges) -> list[Ranges]:
 
 
 def span(ranges: Ranges) -> tuple[int, int]:
-    """Return where nearby ranges begin, and the size up to where they end."""
+    """Return the start of nearby ranges, and the size up to their end."""
     start = ranges[0][0]
     last, size = ranges[-1]
     return start, last + size - start
 
 
 def joined_ranges(data: bytes, start: int, ranges: Ranges) -> bytes:
-    """Return the ranges of what was read from `start` on, joined; fewer bytes if less was read."""
+    """Return the ranges in data read from `start` on, joined; shorter if less was read."""
     view = memoryview(data)
     return b"".join([view[offset - start : offset - start + size] for offset, size in ranges])
 
 
 def buffers_of(ranges: Ranges, joined: memoryview) -> list[memoryview]:
-    """Return the buffers of one read of nearby ranges: parts of `joined`, with memory for the gaps."""
+    """Return the buffers for one read of nearby ranges: parts of `joined`, and scratch for the gaps."""
     buffers = []
     at = begun = 0
     end = ranges[0][0]
@@ -684,7 +685,7 @@ def buffers_of(ranges: Ranges, joined: memoryview) -> list[memoryview]:
 
 
 def preadv_nowait(file: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int | None:
-    """Read from the page cache alone; return how many bytes it held, None if there are no such reads."""
+    """Read from the page cache only; return the number of bytes it held, or None if that is unsupported."""
     flag = getattr(os, "RWF_NOWAIT", None)
     if flag is None:
         return None
@@ -703,7 +704,7 @@ HAS_FILE_LOCKS: Final = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK"
 
 
 def try_lock(file: int) -> bool:
-    """Lock an open file until it is closed; return False if another has it."""
+    """Lock an open file until it is closed; return False if it is locked elsewhere."""
     try:
         if HAS_FILE_LOCKS:
             first_byte = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock
@@ -718,7 +719,7 @@ def try_lock(file: int) -> bool:
 
 
 def is_locked(file: int) -> bool:
-    """Return whether another has locked an open file; changes nothing."""
+    """Return whether an open file is locked elsewhere, without changing anything."""
     try:
         if HAS_FILE_LOCKS:
             query = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock

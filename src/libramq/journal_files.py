@@ -1,12 +1,12 @@
-"""The journal files of a table: every change since the table was written whole, in numbered files of which
-only the newest is written; and the fold, which makes the others needless.
+"""The journal files of a table: every change since the whole table was last written, in numbered files of
+which only the newest is written; and the fold, which makes the others obsolete.
 
-    <name>.0000000007   folded already, if the table is on the disk
-    <name>.0000000008   written now
+    <name>.0000000007   already folded, if the table is on disk
+    <name>.0000000008   being written
 
-A fold writes the table, and then removes the journals before: after a crash at any moment, both give the same
-table again. A power cut may bring removed journals back, and apply them to the newer table: so they are on
-the disk before that is, as a part of one would take back what came after it.
+A fold writes the table and then removes the earlier journals: after a crash at any moment, both give the same
+table again. A power cut may bring removed journals back, which would be applied to the newer table. So they
+are on disk before it is, because a part of one would undo later changes.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from libramq.filesystem import FileSystem, PendingWrite, make_directory, safe_ch
 
 
 class JournalFiles:
-    """The files of one table in a directory. path, end: of the newest, and its size."""
+    """The files of one table in a directory. path, end: the newest file and its size."""
 
     def __init__(self, filesystem: FileSystem, directory: Path, name: str) -> None:
         self._filesystem = filesystem
@@ -30,7 +30,7 @@ class JournalFiles:
         self.path = self.path_of(self._number)
         self._file: int | None = None
         self.end = 0
-        #: Whether the outcome of a fold has not been taken yet.
+        #: Whether the outcome of a fold is still pending.
         self.is_folding = False
 
     @property
@@ -43,7 +43,7 @@ class JournalFiles:
         return safe_child(self._directory, f"{self._prefix}{number:010d}")
 
     def begin(self) -> None:
-        """Write to a new file from now on, unless this one is still empty."""
+        """Begin a new file for further changes, unless the current one is still empty."""
         if self.is_open and not self.end:
             return
         self.close()
@@ -56,15 +56,15 @@ class JournalFiles:
         self.numbers.append(self._number)
 
     def write(self, data: bytes) -> None:
-        """Write changes at once; afterwards they outlive the process. Raises OSError."""
+        """Write changes at once; they then outlive the process. Raises OSError."""
         if self._file is None:
             self.begin()
         assert self._file is not None
         try:
             self._filesystem.pwrite(self._file, data, self.end)
         except OSError:
-            # A part may be there. If it stays, later changes go to another file, behind it; of a full disk
-            # each refused change would begin one, thousands a second.
+            # A partial write may be left. If it stays, later changes go to another file; on a full disk each
+            # refused change would otherwise begin one, thousands a second.
             try:
                 self._filesystem.truncate(self._file, self.end)
             except OSError:
@@ -74,7 +74,7 @@ class JournalFiles:
 
     def close(self) -> None:
         """Close the newest file; the next change begins another one."""
-        file, self._file = self._file, None  # Closed, too, if the disk refuses: its number may be another's.
+        file, self._file = self._file, None  # Closed even if that fails: its number may be reused.
         if file is not None:
             self._filesystem.close(file)
 
@@ -86,10 +86,10 @@ class JournalFiles:
     def fold(
         self, save: Callable[[], None], *, written: Callable[[], None], failed: Callable[[], None]
     ) -> PendingWrite:
-        """Return the write of the whole table, which makes all files needless but the one being written.
+        """Return a write of the whole table, which makes all files obsolete except the one being written.
 
-        Its outcome must be taken before another is begun: of two at once, the older table might be written
-        last, when the journals behind it are gone.
+        Its outcome must be taken before another fold begins: of two at once, the older table might be written
+        last, when the journals after it are gone.
         """
         assert not self.is_folding, f"a fold of {self._prefix}* is under way"
         self.is_folding = True
@@ -98,7 +98,7 @@ class JournalFiles:
 
         def write() -> None:
             for path in paths:
-                with contextlib.suppress(FileNotFoundError):  # The table has what an operator removed.
+                with contextlib.suppress(FileNotFoundError):  # An operator removed it.
                     sync_file(self._filesystem, path)
             save()
 

@@ -1,5 +1,5 @@
-"""The logger: structured events over the standard library's logging, the format of a line, and how many lines
-a second may be caused by others.
+"""The logger: structured events over the standard library's logging, the format of a line, and the limit of
+lines a second that others can cause.
 
 A program that uses LibraMQ configures `logging.getLogger("libramq")`, or calls `log_to_stderr`; by default
 warnings and errors go to standard error, as for any library. A record has the text of its event as `event`,
@@ -18,7 +18,7 @@ import structlog
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, did_you_mean
 
-#: Ours: what anybody can cause by connecting is logged so often, and counted beyond that.
+#: Ours: events that anybody can cause by connecting are logged this often, and counted beyond that.
 LINES_MAX: Final = 10
 LINES_MS: Final = 10_000
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -47,7 +47,7 @@ def _render(
 
 
 def _value(value: object) -> str:
-    """Return a value as one word: others send line ends that forge events, and control sequences."""
+    """Return a value as one word: others may send line ends to forge events, or control sequences."""
     text = str(value)
     return text if text and " " not in text and text.isprintable() else repr(text)
 
@@ -87,7 +87,7 @@ class JsonLines(logging.Formatter):
 
 
 class BoundedLines:
-    """Logs what others can cause: of each event some lines in ten seconds, then how many were left out.
+    """Logs what others can cause: some lines per event in ten seconds, then the number of suppressed ones.
 
     write: a logger's method. Its events are literals, so they are few.
     """
@@ -97,7 +97,7 @@ class BoundedLines:
         self._lines: dict[str, tuple[MonotonicMs, int]] = {}
 
     def at(self, now_ms: MonotonicMs, event: str, **values: object) -> None:
-        """Log an event, unless it was logged too often lately."""
+        """Log an event, unless it was logged too often recently."""
         since_ms, count = self._lines.get(event, (now_ms, 0))
         if now_ms - since_ms >= LINES_MS:
             if count > LINES_MAX:
@@ -116,5 +116,5 @@ class BoundedLog(BoundedLines):
         self._monotonic_ms = monotonic_ms
 
     def __call__(self, event: str, **values: object) -> None:
-        """Log an event, unless it was logged too often lately."""
+        """Log an event, unless it was logged too often recently."""
         self.at(self._monotonic_ms(), event, **values)

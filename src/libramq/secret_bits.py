@@ -1,7 +1,7 @@
 """Secret bits: the source of ids that must not be guessed, which no predictable randomness can replace.
 
-Whoever knows the id of a group's member can act as that member. So these ids have their own source, of a type
-that no `random.Random` matches: predictable randomness cannot take its place.
+Anybody who knows the id of a group's member can act as that member. So these ids have a source of their own,
+whose type no `random.Random` matches: predictable randomness cannot take its place.
 """
 
 import secrets
@@ -16,5 +16,5 @@ class SecretBits(Protocol):
         ...
 
 
-#: The operating system's. Only simulations use another one.
+#: The operating system's source. Only simulations use another one.
 SYSTEM_SECRETS: Final[SecretBits] = secrets

@@ -5,8 +5,8 @@
     with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
         producer.send(Message("Orders", b"..."))
 
-Every method of the asynchronous class is here under its name and waits for its result, with the same
-arguments and errors. The methods may be called from any thread.
+Every method of the asynchronous class is available under the same name, with the same arguments and errors,
+and waits for its result. The methods may be called from any thread.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ __all__ = ["Admin", "Consumer", "Producer", "PushConsumer", "SimpleConsumer"]
 class PushConsumer(BlockingClient[asynchronous_push_consumer.PushConsumer]):
     """Calls handlers with messages; see libramq.client.PushConsumer for the options.
 
-    session_ms, max_processing_ms, instance_id and all others mean the same here. Plain functions, handlers
-    and hooks, run on threads and may call its methods (a handler not `stop`). Coroutine functions run on the
-    consumer's own thread, where its methods are refused: they would wait for themselves.
+    session_ms, max_processing_ms, instance_id and all others mean the same here. Plain functions, both
+    handlers and hooks, run on threads and may call its methods (except a handler `stop`). Coroutine functions
+    run on the consumer's own thread, where its methods are refused, because they would wait for themselves.
     """
 
     _advice = "make the handler or hook a plain function: it runs on a thread that may wait"
-    _stops_when_dropped = False  # Its handlers are still called.
+    _stops_when_dropped = False  # Its handlers may still be called.
 
     def __init__(self, **options: Unpack[PushConsumerOptions]) -> None:
         super().__init__("consumer")
@@ -48,7 +48,7 @@ class PushConsumer(BlockingClient[asynchronous_push_consumer.PushConsumer]):
 
     @property
     def client_id(self) -> str:
-        """Return the client id by which brokers know it."""
+        """Return its client id, as known to brokers."""
         return self._client.client_id
 
     subscribe = joining(asynchronous_push_consumer.PushConsumer.subscribe)
@@ -59,8 +59,8 @@ class PushConsumer(BlockingClient[asynchronous_push_consumer.PushConsumer]):
     def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group: running handlers finish, their messages are committed, brokers are notified.
 
-        A static member (instance_id) does not leave: its queues are kept for it until its session expires.
-        A handler cannot call it (LocalProtocolError): it would wait for itself.
+        A static member (instance_id) does not leave: its queues are kept until its session expires. A handler
+        cannot call this (LocalProtocolError), because it would wait for itself.
         """
         self._client.refuse_stop_in_handler()
         self._stop_timeout_ms = timeout_ms
@@ -106,7 +106,7 @@ class Admin(BlockingClient[asynchronous_admin.Admin]):
 
 
 class SimpleConsumer(BlockingClient[asynchronous_simple_consumer.SimpleConsumer]):
-    """Receives messages, which are acknowledged one by one; see libramq.client.SimpleConsumer."""
+    """Receives messages that are acknowledged one by one; see libramq.client.SimpleConsumer."""
 
     def __init__(self, **options: Unpack[SimpleConsumerOptions]) -> None:
         super().__init__("consumer")
