@@ -1,4 +1,4 @@
-"""The configuration of the laboratory: keys of a TOML file, or options of the same names."""
+"""The configuration of the laboratory: keys of a TOML file, or options with the same names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,26 +15,30 @@ from libramq.lab.recorded import KIND as RECORDED
 from libramq.spark.options import hint_at
 from libramq.spark.pipeline.config import read_config
 
-#: Ours, each: ten times the largest ever run, so that it fits in one task's memory.
+#: Ours: ten times the largest experiment ever run.
 MEMBERS_MAX: Final = 1_000_000
+#: Ours: ten times the largest experiment ever run.
 QUEUES_MAX: Final = 10_000_000
+#: Ours: ten times the largest group ever run, which must fit in one task's memory.
 GROUP_MEMBERS_MAX: Final = 10_000
+#: Ours: ten times the largest group ever run, which must fit in one task's memory.
 GROUP_QUEUES_MAX: Final = 100_000
 TOPICS_MAX: Final = 1_000
 SEED_MAX: Final = (1 << 63) - 1
-#: Ours: a run has groups of a hundred members.
+#: Ours: the default size of a group.
 GROUP_MEMBERS: Final = 100
 
-#: `--small`: takes seconds.
+#: `--small`: an experiment that takes seconds.
 SMALL: Final[Mapping[str, int]] = MappingProxyType({"members": 200, "queues": 800, "groups": 10})
 
 
 class LabConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of the laboratory's file.
 
-    members, queues: over all groups. groups: by default one per hundred members, at least one per history.
-    topics: of each group. histories, strategies: by default all. events: name servers, or the directory of a
-    rebalance_report. seed: of the synthetic histories. output: a directory.
+    members, queues: totals over all groups. groups: by default one per hundred members, at least one per
+    history.
+    topics: the number in each group. histories, strategies: by default all. events: name servers, or the
+    directory of a rebalance_report. seed: for the synthetic histories. output: a directory.
     """
 
     members: int = 2_000
@@ -69,7 +73,7 @@ class Experiment:
 
 
 def read_experiment(path: Path | None = None, *, small: bool = False, **overrides: Any) -> Experiment:
-    """Read an experiment; overrides other than None take precedence. ConfigError has key and remedy."""
+    """Read an experiment; overrides other than None take precedence. ConfigError names key and remedy."""
     named = {key: value for key, value in overrides.items() if value is not None}
     config = read_config(LabConfig, path, **{**(SMALL if small else {}), **named})
     kinds = _kinds(config)
@@ -104,7 +108,7 @@ def _kinds(config: LabConfig) -> Sequence[str]:
 
 
 def _groups(config: LabConfig, kinds: Sequence[str]) -> list[SyntheticGroup]:
-    """Divide members and queues evenly, over the kinds in turn."""
+    """Divide members and queues evenly among groups, which take turns in their kinds of history."""
     _within("members", config.members, 1, MEMBERS_MAX)
     _within("queues", config.queues, 1, QUEUES_MAX)
     _within("topics", config.topics, 2 if "subscriptions" in kinds else 1, TOPICS_MAX)

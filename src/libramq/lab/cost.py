@@ -1,14 +1,14 @@
-"""The cost of a move: how long a queue is not read, and how many of its messages are delivered twice.
+"""The cost of a move: how long a queue goes unread, and how many of its messages are delivered twice.
 
         the queue's former owner           cause
-        is alive, and continues            handover
+        is alive and continues             handover
         stopped in this step               left
         process was killed                 crashed
         fell silent                        lost
 
 The costs are medians of measured rebalances: by default those of docs/performance.md, at 62.5 messages/s per
-queue, or those of a cluster's own recorded events. A queue without a former owner costs nothing, nor does one
-that stays.
+queue, or those of a cluster's own recorded events. Queues without a former owner and queues that stay cost
+nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,9 +44,9 @@ COSTS: Final[Costs] = MappingProxyType(
         (Allocator.COORDINATOR, Departure.LEFT.value): Cost(26, 0),
         (Allocator.COORDINATOR, Departure.CRASHED.value): Cost(177, 14 / 8),
         (Allocator.COORDINATOR, Departure.LOST.value): Cost(9_834, 22 / 8),
-        # docs/performance.md, "Rebalances of Java consumers", concurrent, on our broker. None was frozen
-        # there: the broker probes a silent client after SILENCE_MS_MAX, and its queues are then reassigned
-        # like those of a killed one.
+        # docs/performance.md, "Rebalances of Java consumers", concurrent, on our broker. No frozen client was
+        # measured: the broker probes a silent client after SILENCE_MS_MAX, then reassigns its queues like
+        # those of a killed one.
         (Allocator.CLIENTS, HANDOVER): Cost(1_153, 0),
         (Allocator.CLIENTS, Departure.LEFT.value): Cost(522, 0),
         (Allocator.CLIENTS, Departure.CRASHED.value): Cost(_KILLED_JAVA_MS, 4 / 8),
@@ -55,7 +55,7 @@ COSTS: Final[Costs] = MappingProxyType(
         ),
     }
 )
-"""By allocator and cause."""
+"""Default costs by allocator and cause."""
 
 DEPARTURES: Final[Mapping[str, Departure]] = MappingProxyType(
     {
@@ -65,7 +65,7 @@ DEPARTURES: Final[Mapping[str, Departure]] = MappingProxyType(
         Reason.PROCESSING_TIMEOUT.value: Departure.LOST,
     }
 )
-"""A member's departure, by the reason that brokers record."""
+"""The kind of departure, by the reason in brokers' records."""
 
 
 class RecordedMove(NamedTuple):
@@ -77,7 +77,7 @@ class RecordedMove(NamedTuple):
 
 
 def recorded_moves(rebalances: Iterable[Rebalance]) -> list[RecordedMove]:
-    """Return the moves of queues that had an owner before."""
+    """Return the moves of queues that had a former owner."""
     found = []
     for rebalance in rebalances:
         gone = {
@@ -96,7 +96,7 @@ def recorded_moves(rebalances: Iterable[Rebalance]) -> list[RecordedMove]:
 
 
 def measured_costs(pauses_ms: Mapping[str, float], repeated: Mapping[str, float]) -> Costs:
-    """Return the measured costs by cause, for every allocator; missing ones keep their defaults."""
+    """Return measured costs by cause, for every allocator; causes without a move keep their defaults."""
     return {
         (allocator, cause): Cost(pauses_ms.get(cause, cost.pause_ms), repeated.get(cause, cost.repeated))
         for (allocator, cause), cost in COSTS.items()

@@ -1,13 +1,13 @@
-"""The entrant: a strategy in the experiment, with the party that computes it.
+"""The entrant: a strategy in the experiment, with its allocator.
 
-    AVG                         every client by itself, topic by topic, as RocketMQ's do
-    balanced_sticky             a coordinator, for the whole group, with what members hold
-        balanced_sticky@clients     the same rule as clients alone apply it: without knowledge of holdings
-        AVG@coordinator             the same rule computed for all by a coordinator
-    my_module:my_rule           a function or strategy of the user's own
+    AVG                         every client by itself, topic by topic, as in RocketMQ
+    balanced_sticky             a coordinator, for the whole group, knowing what members hold
+    balanced_sticky@clients     the same rule applied by clients alone, without knowing what members hold
+    AVG@coordinator             the same rule computed for all members by a coordinator
+    my_module:my_rule           the user's own function or strategy
 
-Further input of a strategy (rooms, addresses, lists) comes from each history; a strategy is left out of
-histories that lack its input.
+A strategy's further input (rooms, addresses, lists) comes from each history; histories that lack it leave the
+strategy out.
 """
 
 import sys
@@ -30,12 +30,12 @@ from libramq.balance.topic_rules import room_of
 from libramq.errors import ConfigError
 from libramq.lab.histories import History, address_of, zone_of
 
-#: Ours: the canaries are the clients on one of this many machines.
+#: Ours: one machine in this many runs canaries.
 CHOSEN_EVERY: Final = 10
 
 
 class Allocator(StrEnum):
-    """The party that computes the shares."""
+    """The party that computes the assignment."""
 
     CLIENTS = "clients"
     COORDINATOR = "coordinator"
@@ -43,7 +43,7 @@ class Allocator(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrant:
-    """A participant. strategy: None if it is made for each history."""
+    """A strategy and its allocator. strategy: None if it is created for each history."""
 
     name: str
     rule: str
@@ -51,7 +51,7 @@ class Entrant:
     strategy: Strategy | None = None
 
     def strategy_for(self, history: History) -> Strategy | None:
-        """Return the strategy with its input; None if the history lacks that."""
+        """Return the strategy with its input; None if the history lacks the input."""
         if self.strategy is not None:
             return self.strategy
         if self.rule == "CONFIG":
@@ -60,7 +60,7 @@ class Entrant:
         return None if terms is None else strategy_named(self.rule, **terms)
 
 
-#: All of libramq.balance; the last one is what our clients do when they allocate for themselves.
+#: All strategies of libramq.balance; the last one is our clients' own when they allocate for themselves.
 STRATEGIES: Final = (
     "AVG",
     "AVG_BY_CIRCLE",
@@ -82,11 +82,11 @@ BASELINE: Final = Entrant(
     allocator=Allocator.COORDINATOR,
     strategy=strategy_named("balanced_sticky"),
 )
-"""The baseline of comparisons: as even as possible with the fewest moves."""
+"""The baseline of comparisons: the most even loads with the fewest moves."""
 
 
 def entrant(name: str) -> Entrant:
-    """Return the entrant of that name; ConfigError has the error and the alternatives."""
+    """Return the entrant with this name; ConfigError names the error and the alternatives."""
     rule, at, where = name.partition("@")
     if at and where not in tuple(Allocator):
         raise ConfigError(f"strategies: {name}: behind @ stands {' or '.join(Allocator)}")
@@ -98,7 +98,7 @@ def entrant(name: str) -> Entrant:
 
 
 def _of_ours(rule: str) -> Strategy | None:
-    """Return a strategy without further input; None for one that is made for each history."""
+    """Return a strategy without further input; None for one that is created for each history."""
     if rule == "CONFIG" or _needs(rule) is not None:
         return None
     try:
@@ -128,7 +128,7 @@ def _of_user(rule: str) -> Strategy:
 
 
 def _needs(rule: str) -> str | None:
-    """Return the input that a strategy needs, by the name before the dash."""
+    """Return the input that a strategy needs, given the part of its name before the dash."""
     outer = rule.partition("-")[0]
     return outer if outer in ("MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "ON_MACHINES") else None
 
@@ -147,7 +147,7 @@ def _terms(rule: str, history: History) -> dict[str, Any] | None:
 
 
 def _configured(history: History) -> Strategy:
-    """Return CONFIG for a group: every client has its own list, made at the beginning by AVG."""
+    """Return CONFIG for a group, with the lists that AVG gives every client at the beginning."""
     client_ids = sorted(history.members)
     lists = {
         client_id: {

@@ -1,15 +1,15 @@
-"""The histories: a group's queues, its first members, and its changes step by step; synthetic ones are of
-any size under five kinds of changes, each the same for the same seed.
+"""The histories: a group's queues, its first members, and its changes step by step. Synthetic ones have any
+size and five kinds of changes, and are reproducible from a seed.
 
-        beginning ─► step: members that left, and how; that joined; that changed subscriptions ─► step …
+        beginning ─► step: departures with their kinds, joins, changed subscriptions ─► step …
 
-Changes within one step are seen together: the group is balanced again after the step.
+The changes of a step take effect together: the group is rebalanced after each step.
 
         client id    10.ZONE.x.y@NUMBER, a pod's random address, so that ids are not sorted by age
         broker       ZONE@broker-N, as MACHINE_ROOM reads it
 
-A member restarted on its machine has the same address and another number, like RocketMQ's ids with the
-process id in them (ClientConfig.buildMQClientId).
+A member restarted on its machine has the same address and another number, as in RocketMQ's ids, which contain
+the process id (ClientConfig.buildMQClientId).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,17 +23,17 @@ from typing import Final
 
 from libramq.message.queue import MessageQueue
 
-#: Ours: as many as a region of a large cloud has.
+#: Ours: as many as in a region of a large cloud.
 ZONES: Final = 3
 #: A member's topics.
 Topics = frozenset[str]
 
 
 class Departure(StrEnum):
-    """The way in which a member leaves.
+    """How a member leaves.
 
-    LEFT: stopped gracefully. CRASHED: its process is killed, and its connection ends. LOST: it falls silent:
-    its machine or network has failed, or it is frozen.
+    LEFT: it stops gracefully. CRASHED: its process is killed, and its connection ends. LOST: it falls silent
+    because its machine or network has failed, or it is frozen.
     """
 
     LEFT = "left"
@@ -52,15 +52,15 @@ class Step:
     resubscribed: Mapping[str, Topics] = field(default_factory=dict)
 
 
-#: The first members, and what follows.
+#: The first members, and the steps that follow.
 Changes = tuple[Mapping[str, Topics], Sequence[Step]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """One group's history. kind: shared by similar histories. queues: by topic, each topic's sorted.
+    """One group's history. kind: shared by similar histories. queues: by topic, sorted within each.
 
-    has_zones: members and brokers are named by the zones they are in (histories.py).
+    has_zones: the names of members and brokers contain their zones, as above.
     """
 
     group: str
@@ -96,7 +96,7 @@ class Crew:
         self._count = 0
 
     def queues(self) -> dict[str, list[MessageQueue]]:
-        """Return the queues, distributed evenly over topics, and each topic's over a broker in every zone."""
+        """Return queues spread evenly over topics, and each topic's over one broker in every zone."""
         found: dict[str, list[MessageQueue]] = {}
         for place, topic in enumerate(self.topics):
             count = self.size.queues // len(self.topics) + (place < self.size.queues % len(self.topics))
@@ -117,7 +117,7 @@ class Crew:
         return dict.fromkeys(members, self.all_topics)
 
     def restart(self, client_id: str) -> str:
-        """Start the same machine's next process."""
+        """Return the client id of the next process on the same machine."""
         return self._id(address_of(client_id))
 
     def _id(self, address: str) -> str:
@@ -126,7 +126,7 @@ class Crew:
 
 
 def address_of(client_id: str) -> str:
-    """Return the machine's address."""
+    """Return the address in a client id."""
     return client_id.partition("@")[0]
 
 
@@ -136,30 +136,31 @@ def zone_name(number: int) -> str:
 
 
 def zone_of(client_id: str) -> str:
-    """Return the zone of a crew's member."""
+    """Return the zone in a client id of a crew."""
     return zone_name(int(client_id.split(".", 2)[1]))
 
 
 def shares(count: int, parts: int) -> list[int]:
-    """Divide a number into parts as even as possible, without empty ones."""
+    """Divide a number into parts that are as even as possible and not empty."""
     parts = min(parts, count)
     return [count // parts + (place < count % parts) for place in range(parts)]
 
 
-#: Ours: small groups go one by one; of larger ones an eighth, less than Kubernetes' 25 % (maxUnavailable).
+#: Ours: members of small groups are replaced one by one, those of larger groups an eighth at a time, which is
+#: less than Kubernetes' 25 % (maxUnavailable).
 DEPLOY_WAVES: Final = 8
-#: Ours: until a new pod is ready.
+#: Ours: the time until a new pod is ready.
 POD_START_MS: Final = 20_000
-#: Ours: until the next wave.
+#: Ours: the pause before the next wave.
 DEPLOY_PAUSE_MS: Final = 10_000
 
 
 def rolling_deploy(crew: Crew) -> Changes:
-    """A new version replaces all members, a part of them at a time.
+    """A new version replaces all members, some at a time.
 
         wave: its members stop ─► as many new ones join ─► the next wave
 
-    Clean stops, as Kubernetes' SIGTERM makes them; the new pods have other addresses.
+    Stops are graceful, as after Kubernetes' SIGTERM; the new pods have other addresses.
     """
     members = crew.hire(crew.size.members)
     steps: list[Step] = []
@@ -174,19 +175,20 @@ def rolling_deploy(crew: Crew) -> Changes:
     return crew.of_all(members), steps
 
 
-#: Ours: every two hours of a day.
+#: Ours: steps in a day.
 DAY_STEPS: Final = 12
+#: Ours: two hours.
 DAY_STEP_MS: Final = 7_200_000
-#: Ours: of the members at noon.
+#: Ours: members at night, as a share of those at noon.
 NIGHT_SHARE: Final = 1 / 3
-#: Ours: what real load differs from the curve.
+#: Ours: the deviation of real load from the curve.
 LOAD_NOISE: Final = 0.06
 
 
 def autoscaling(crew: Crew) -> Changes:
     """The group's size follows its load for a day: down to a third by night, up again by noon.
 
-    Whoever goes stops cleanly; the youngest go first, as a ReplicaSet of Kubernetes chooses.
+    Members stop gracefully, the youngest first, as chosen by a Kubernetes ReplicaSet.
     """
     most = crew.size.members
     members = crew.hire(most)
@@ -211,15 +213,15 @@ def autoscaling(crew: Crew) -> Changes:
 #: Ours: one member in this many flaps.
 WEAK_EVERY: Final = 25
 FLAPS: Final = 6
-#: Ours: how likely each of them is killed in a round.
+#: Ours: the chance that a flapping member is killed in a round.
 FLAP_CHANCE: Final = 0.7
-#: Ours: until a killed container runs again.
+#: Ours: the time until a killed container runs again.
 RESTART_MS: Final = 15_000
 FLAP_MS: Final = 60_000
 
 
 def flapping(crew: Crew) -> Changes:
-    """In each round some of the same few members are killed and restarted, as with too little memory."""
+    """In each round, some of the same few members are killed and restarted, as with too little memory."""
     members = crew.hire(crew.size.members)
     weak = crew.random.sample(members, max(1, len(members) // WEAK_EVERY))
     steps: list[Step] = []
@@ -235,7 +237,7 @@ def flapping(crew: Crew) -> Changes:
     return crew.of_all(members), steps
 
 
-#: Ours: two zones one after the other; a third would show nothing new.
+#: Ours: two zones are lost, one after the other; a third would show nothing new.
 ZONES_LOST: Final = 2
 RETURN_WAVES: Final = 3
 ZONE_DOWN_MS: Final = 600_000
@@ -243,9 +245,9 @@ RETURN_WAVE_MS: Final = 30_000
 
 
 def zone_loss(crew: Crew) -> Changes:
-    """All members of a zone crash at once, and return in waves on their machines; then another zone's.
+    """All members in a zone crash at once and return in waves on their machines; then those in another zone.
 
-    Brokers stay: this is about who consumes, not about what is stored. A group within one zone loses none.
+    Brokers stay up: this history is about consumers, not about storage. A group within one zone loses nobody.
     """
     members = crew.hire(crew.size.members)
     first = crew.of_all(members)
@@ -273,17 +275,17 @@ def zone_loss(crew: Crew) -> Changes:
 TIERS: Final = 3
 SUBSCRIPTION_WAVES: Final = 4
 SUBSCRIPTION_WAVE_MS: Final = 30_000
-#: Ours: who comes for one topic and goes: one for so many members.
+#: Ours: for this many members, one more member comes for one topic and leaves again.
 EXTRA_EVERY: Final = 10
 
 
 def subscriptions(crew: Crew) -> Changes:
-    """A third of the members reads all topics, a third one half, a third the last.
+    """A third of the members reads all topics, a third the first half of them, a third the last topic.
 
         a new version of the middle third, in waves: also subscribes to the topic after its half
-        some who read one topic only join, and stop again
+        some members that read only one topic join and stop again
 
-    RocketMQ asks that all members of a group subscribe alike; groups in the middle of a deploy do not.
+    RocketMQ requires equal subscriptions of all members of a group; during a deployment they differ.
     Members that change subscriptions are not restarted.
     """
     half = crew.topics[: max(1, len(crew.topics) // 2)]
@@ -326,7 +328,7 @@ KINDS: Final[Mapping[str, Callable[[Crew], Changes]]] = MappingProxyType(
 
 
 def synthetic(kind: str, group: str, size: Size, seed: int) -> History:
-    """The history of a group: the same for the same arguments, on any machine."""
+    """Return the history of a group, which is the same for the same arguments on any machine."""
     crew = Crew(size, Random(f"{seed} {group} {kind}"))
     members, steps = KINDS[kind](crew)
     return History(group=group, kind=kind, queues=crew.queues(), members=members, steps=steps)

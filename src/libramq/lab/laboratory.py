@@ -1,11 +1,11 @@
-"""The laboratory: how an experiment is planned, run on Spark and written as tables and a page.
+"""The laboratory: plans an experiment, runs it on Spark, and writes tables and a page.
 
 events ─► costs, recorded histories ─┐
 seed ───► synthetic histories ───────┴─► steps ─► histories, strategies ─► report.html
 
-Each history is a partition of the Spark job, in whose task it is generated from its seed, or assembled from
-its events, and replayed under every entrant. Rows are plain tuples: Spark's Arrow functions require pandas,
-which nothing else here needs.
+Each history is a partition of the Spark job. Its task generates it from its seed or assembles it from its
+events, and replays it under every entrant. Rows are plain tuples: Spark's Arrow functions require pandas,
+which is needed nowhere else here.
 """
 
 import sys
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a run. strategies: the rows of that table. costs: the costs used."""
+    """The result of a run. strategies: the rows of the table `strategies`. costs: the costs used."""
 
     strategies: Sequence[Mapping[str, Any]]
     costs: Costs
@@ -57,12 +57,12 @@ class Laboratory:
         self._events = Events(experiment.events, access or {}) if experiment.events is not None else None
 
     def check(self) -> str | None:
-        """Describe the recorded events, if a run uses any; raises ConfigError and name servers' errors."""
+        """Describe the recorded events, if a run uses any; raises ConfigError or a name server's error."""
         return self._events.check() if self._events is not None else None
 
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> Result:
-        """Run it; the tables and the page are replaced."""
-        from libramq.lab.page import lab_page  # Workers import this module, and may lack what pages need.
+        """Run the experiment, and replace the tables and the page."""
+        from libramq.lab.page import lab_page  # Here, because workers may lack what pages need.
 
         self.check()
         with failures_in_one_line("the laboratory", then="nothing was written"):
@@ -97,7 +97,7 @@ class Laboratory:
         total = len(experiment.groups) + (played.getNumPartitions() if played is not None else 0)
         with watched(spark, total, on_progress):
             played_steps = steps.toArrow()
-        # From here on in few partitions: with one per history, sums would take longer than the histories.
+        # Continue with few partitions: with one per history, sums would take longer than the replays.
         few = spark.createDataFrame(played_steps)
         tables = computed(few, lab_tables(few))
         return tables, costs
@@ -106,13 +106,13 @@ class Laboratory:
         return self.experiment.output / f"{name}.parquet"
 
 
-#: Ours: how often a progress display is updated.
+#: Ours: the interval for updates of the progress display.
 WATCH_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The job that runs on every history. It is sent to the workers."""
+    """The job for every history, sent to the workers."""
 
     entrants: Sequence[Entrant]
     costs: Costs
@@ -128,11 +128,11 @@ class Bench:
                 yield step_row(history, entrant, number, outcome, fair[number])
 
     def synthetic(self, group: SyntheticGroup) -> Iterator[tuple[Any, ...]]:
-        """Generate a group's history, and replay it."""
+        """Generate a group's history and replay it."""
         return self.rows(synthetic(*group))
 
     def recorded(self, row: tuple[str, Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-        """Assemble a group's history from its events, and replay it; some events make none."""
+        """Assemble a group's history from its events, if possible, and replay it."""
         group, rows = row
         history = recorded_history(group, events_of(rows))
         return iter(()) if history is None else self.rows(history)
@@ -141,7 +141,7 @@ class Bench:
 def steps_of(
     spark: "SparkSession", bench: Bench, groups: Sequence[SyntheticGroup], recorded: "RDD[Any] | None"
 ) -> "DataFrame":
-    """Return the rows of steps, not computed yet."""
+    """Return the rows of `steps`, not yet computed."""
     _send_modules(bench.entrants)
     parts = []
     if groups:
@@ -152,7 +152,7 @@ def steps_of(
 
 
 def _send_modules(entrants: Sequence[Entrant]) -> None:
-    """Send the user's own strategies by value: workers need not have their modules."""
+    """Send the user's own strategies by value, because workers may lack their modules."""
     from pyspark import cloudpickle
 
     for entrant in entrants:
@@ -163,7 +163,7 @@ def _send_modules(entrants: Sequence[Entrant]) -> None:
 
 @contextmanager
 def watched(spark: "SparkSession", total: int, on_progress: OnProgress) -> Iterator[None]:
-    """Report how many histories are done, while the context lasts."""
+    """Report how many histories are done while the context lasts."""
     ended = threading.Event()
     tracker = spark.sparkContext.statusTracker()
 

@@ -1,5 +1,5 @@
-"""The laboratory's page, for people: the strategies' effects on groups, and their ranking, the best first,
-which the terminal shows, too.
+"""The laboratory's page, for people: the strategies' effects on groups, and their ranking, best first, which
+the terminal also shows.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 
 def times_minimum(row: Row) -> float | None:
-    """Return moves over the minimum; None if none were necessary."""
+    """Return moves divided by the minimum; None if no moves were necessary."""
     return row["moved"] / row["minimum"] if row["minimum"] else None
 
 
@@ -41,7 +41,7 @@ COLUMNS: Final = ("strategy", "computed by", *_VALUES)
 
 
 def ranked(strategies: Iterable[Row]) -> list[Row]:
-    """Return the rows over all histories: those without unread queues first, then by moves and evenness."""
+    """Return the rows over all histories, those without unread queues first, then by moves and evenness."""
 
     def order(row: Row) -> tuple[bool, float, float, str]:
         unread, uneven = row["unowned_most"] > 0, row["fullest_mean"] or 0.0
@@ -67,7 +67,7 @@ MINIMUM: Final = "minimum"
 
 
 def lab_page(tables: Mapping[str, Sequence[Row]], costs: Costs, wall_ms: WallMs) -> str:
-    """Return the page of these tables."""
+    """Return the HTML page of these tables."""
     ranked_rows = ranked(tables["strategies"])
     made = datetime.fromtimestamp(int(wall_ms) / 1000, UTC)
     kinds = sorted({row["kind"] for row in tables["steps"]})
@@ -100,7 +100,7 @@ def lab_page(tables: Mapping[str, Sequence[Row]], costs: Costs, wall_ms: WallMs)
 
 @dataclass(frozen=True, slots=True)
 class Strategies:
-    """The strategies of a page, best first. failing: those that leave queues without a reader."""
+    """The strategies of a page, best first. failing: strategies that leave queues without a reader."""
 
     names: Sequence[str]
     failing: frozenset[str]
@@ -163,7 +163,7 @@ def _by_history(summary: Sequence[Row], strategies: Strategies) -> list[Markup]:
         ),
         compared(
             "How long a queue paused",
-            "Seconds in one history, mean over queues: the moves, at the costs in the table below.",
+            "Seconds in one history, mean over queues, from the moves and the costs in the table below.",
             lambda row: row["still_s_a_queue"],
             "Pauses by history",
         ),
@@ -188,7 +188,7 @@ def _computing(ranked_rows: Sequence[Row], strategies: Strategies) -> Markup:
         for row in ranked_rows
     ]
     return section(
-        "How long a strategy computes",
+        "Computation time",
         "One assignment of a whole group: median, 95th percentile and longest of all steps.",
         svg.spans(marks, unit="ms", label="Assignor time by strategy", failing=strategies.failing),
     )
@@ -207,7 +207,7 @@ def _facts(tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, str]]:
 
 
 def _example(steps: Sequence[Row], kind: str, strategies: Strategies) -> Markup:
-    """Return the moves of the first history of a kind; strategies that do the same share a line."""
+    """Return the moves in the first history of a kind; strategies with equal moves share a line."""
     group = next(row["group"] for row in steps if row["kind"] == kind)
     rows = [row for row in steps if (row["kind"], row["group"]) == (kind, group)]
     first = [row for row in rows if row["strategy"] == rows[0]["strategy"]]

@@ -1,9 +1,9 @@
-"""The recorded history: brokers' records of one group's rebalances, to be replayed.
+"""The recorded history: brokers' records of one group's rebalances, for a replay.
 
-        started ─ who joined, who left, and how ─► steps
-        moved   ─ the existing queues           ─► queues
+        started ─ joins, departures and their kinds ─► steps
+        moved   ─ the existing queues               ─► queues
 
-Events name no subscriptions: all members are taken to subscribe to all topics of the group.
+Events have no subscriptions: all members are assumed to subscribe to all topics of the group.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: The events in a directory of `libra pipeline run rebalance_report`.
+#: The table of events in the directory of `libra pipeline run rebalance_report`.
 EVENTS_TABLE: Final = "events"
 _MOVES: Final = "cause string, pause_ms bigint, redelivered bigint"
 
 
 class Events:
-    """A cluster's rebalance events, or those in a rebalance_report's directory. access: as $LIBRA_ACCESS."""
+    """Rebalance events of a cluster or in a rebalance_report's directory. access: as in $LIBRA_ACCESS."""
 
     def __init__(self, where: str, access: Mapping[str, str]) -> None:
         self._where = where
@@ -43,7 +43,7 @@ class Events:
         self._table = directory.absolute() / EVENTS_TABLE if directory.is_dir() else None
 
     def check(self) -> str:
-        """Describe the recorded events; ConfigError, and servers' errors, if they cannot be read."""
+        """Describe the recorded events; raises ConfigError or a server's error if they cannot be read."""
         if self._table is not None:
             if not any(self._table.glob("batch=*/*/*.parquet")):
                 raise ConfigError(
@@ -66,10 +66,9 @@ class Events:
         return f"{sum(part.row_count for part in ranges):,} events of {self._where}"
 
     def by_group(self, spark: "SparkSession") -> "RDD[Any]":
-        """Return a row per group, each a partition: its name, and (broker, queue, offset, body) of its
-        events.
+        """Return a row per group: its name, and (broker, queue, offset, body) of its events.
 
-        They are kept in memory: both costs and histories are computed from them.
+        Each row is a partition, kept in memory because both costs and histories are computed from it.
         """
         from pyspark.sql import functions as f
 
@@ -89,7 +88,7 @@ class Events:
             "subscribe": REBALANCE_EVENTS_TOPIC,
             "namesrv": self._where,
             "startingOffsets": "earliest",
-            "failOnDataLoss": "false",  # Events that brokers delete by age meanwhile.
+            "failOnDataLoss": "false",  # Brokers may delete old events in the meantime.
             **{f"{ACCESS_PREFIX}{name}": text for name, text in self._access.items()},
         }
 
@@ -100,7 +99,7 @@ def events_of(rows: Iterable[Sequence[Any]]) -> Iterator[BrokerEvent]:
 
 
 def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Costs:
-    """Return the cost of moves measured by these events; kinds without an event keep the default."""
+    """Return the costs of moves from these events; causes without an event keep their defaults."""
     from pyspark.sql import functions as f
 
     def moves(row: tuple[str, Sequence[Any]]) -> Iterator[RecordedMove]:
@@ -115,13 +114,13 @@ def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Co
     )
 
 
-#: Ours: a group that rebalances once a minute for a day; later events are left out.
+#: Ours: enough for a group that rebalances once a minute for a day; later events are left out.
 STEPS_MAX: Final = 1_440
 KIND: Final = "recorded"
 
 
 def recorded_history(group: str, reported: Iterable[BrokerEvent]) -> History | None:
-    """Return the history in a group's events; None if they name no queue, or no member joined or left."""
+    """Return the history in a group's events; None if they have no queue, join or departure."""
     events = sorted((event for _, event in reported), key=lambda event: event.at_ms)
     started = [event for event in events if event.kind == "started"]
     queues = _queues(events)
@@ -159,7 +158,7 @@ def _queues(events: Iterable[RebalanceEvent]) -> dict[str, list[MessageQueue]]:
 def _steps(
     started: Sequence[RebalanceEvent], members: set[str], begun_at_ms: int, topics: Topics
 ) -> list[Step]:
-    """Group the events into steps: those within one collection interval of the coordinator are one step."""
+    """Group the events into steps: events within one collection interval of the coordinator are one step."""
     steps: list[Step] = []
     place = 0
     while place < len(started) and len(steps) < STEPS_MAX:

@@ -1,9 +1,9 @@
-"""The replay: a history under an entrant, and what each step of it costs.
+"""The replay: runs a history under an entrant and computes the cost of each step.
 
         step ─► remaining and new members ─► the strategy, again if it withholds queues ─► the moves
 
-Plain functions of a history, an entrant and costs; only the strategy's time is measured, with the clock that
-is passed in.
+These are plain functions of a history, an entrant and costs. Only the strategy's time is measured, with a
+clock that is passed in.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from libramq.lab.entrant import Allocator, Entrant
 from libramq.lab.histories import History, Step, Topics
 from libramq.message.queue import MessageQueue
 
-#: Kafka's cooperative rebalance has two; a rule that withholds queues forever is not called forever.
+#: Kafka's cooperative rebalance takes two; the limit stops a rule that withholds queues forever.
 ROUNDS_MAX: Final = 3
 NANOS_OF_MS: Final = 1_000_000
 
@@ -32,10 +32,10 @@ Ticks = Callable[[], int]
 class StepOutcome:
     """The outcome of one step.
 
-    moved: queues with another reader than before. unowned, doubled: queues assigned to no member, and to
-    several. least, most: loads of members. still_ms: of all moved queues together; idle_ms: of the unowned
-    ones, until the next step. repeated: messages delivered twice. rounds: how often the strategy was
-    called.
+    moved: queues with a new reader. unowned, doubled: queues assigned to no member, and to several. least,
+    most: the smallest and the largest load of a member. still_ms: the total pause of all moved queues.
+    idle_ms: the total time that unowned queues wait until the next step. repeated: messages delivered twice.
+    rounds: calls of the strategy.
     """
 
     step: Step
@@ -100,7 +100,7 @@ def replay(history: History, entrant: Entrant, costs: Costs, ticks: Ticks) -> li
 
 
 class _Group:
-    """The group during its history. shares: by client id; owners: by queue, live members only."""
+    """The group during its history. shares: queues by client id; owners: live members by queue."""
 
     def __init__(self, history: History, entrant: Entrant, strategy: Strategy, ticks: Ticks) -> None:
         self.history, self.entrant, self.strategy, self.ticks = history, entrant, strategy, ticks
@@ -118,7 +118,7 @@ class _Group:
         self.members = dict(sorted({**members, **step.joined, **step.resubscribed}.items()))
 
     def balance(self) -> None:
-        """Assign the queues again, repeatedly if the strategy withholds queues that another member holds."""
+        """Assign the queues again, repeatedly if the strategy withholds queues that other members hold."""
         shares: Mapping[str, Sequence[MessageQueue]] = {
             client_id: self.shares.get(client_id, ()) for client_id in self.members
         }
@@ -145,7 +145,7 @@ class _Group:
     def _by_coordinator(
         self, held: Mapping[str, Sequence[MessageQueue]]
     ) -> Mapping[str, Sequence[MessageQueue]]:
-        """Assign all queues at once, with everyone's holdings."""
+        """Assign all queues at once, knowing what every member holds."""
         wanted = frozenset().union(*set(self.members.values()))
         group = Group(
             members=[
@@ -159,8 +159,8 @@ class _Group:
     def _by_clients(self) -> Mapping[str, Sequence[MessageQueue]]:
         """Assign topic by topic, as every client does for itself.
 
-        The ids that brokers list are the whole group's: a share that falls to a member without a subscription
-        to the topic is not read.
+        Brokers list the ids of the whole group, so queues assigned to a member without a subscription to the
+        topic go unread.
         """
         shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in self.members}
         for topic, queues in self.history.queues.items():

@@ -1,8 +1,8 @@
-"""The tables of the laboratory: a row for each step, history and strategy, and which columns they have.
+"""The tables of the laboratory and their columns.
 
-steps         a step of a history under a strategy
-histories     a history under a strategy
-strategies    a strategy under all histories of a kind, and under all there are (kind = all)
+steps         a row for each step of a history under a strategy
+histories     a row for each history under a strategy
+strategies    a row for each strategy and kind of history, and for all kinds together (kind = all)
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, str]
 
-#: The kind of the rows over all kinds together.
+#: The kind of rows over all kinds together.
 ALL: Final = "all"
 
 STEPS: Final[Columns] = MappingProxyType(
@@ -26,25 +26,25 @@ STEPS: Final[Columns] = MappingProxyType(
         "kind": "string",
         "group": "string",
         "strategy": "string",
-        "allocator": "string",  # clients or coordinator: who computes the shares.
+        "allocator": "string",  # clients or coordinator.
         "step": "int",
         "at_ms": "bigint",  # Since the history began.
         "what": "string",
         "members": "int",
         "queues": "int",
-        "moved": "int",  # Queues whose reader is another than before.
-        "minimum": "int",  # What balanced_sticky moves: the fewest that keep loads as even as can be.
-        "least": "int",  # Queues of the member with the fewest, and the most,
-        "most": "int",
-        "fair_most": "int",  # and of the fullest where loads are as even as can be.
-        "unowned": "int",  # Queues that nobody was given.
-        "doubled": "int",  # Queues that several were given.
-        "still_ms": "double",  # How long queues that moved stood still, together.
+        "moved": "int",  # Queues with a new reader.
+        "minimum": "int",  # Moves of balanced_sticky: the fewest for the most even loads.
+        "least": "int",  # Queues of the member with the fewest.
+        "most": "int",  # Queues of the member with the most.
+        "fair_most": "int",  # The same under the most even loads.
+        "unowned": "int",  # Queues assigned to no member.
+        "doubled": "int",  # Queues assigned to several members.
+        "still_ms": "double",  # Total pause of the moved queues.
         "worst_pause_ms": "double",
-        "idle_ms": "bigint",  # How long queues that nobody has stand until the next step, together.
-        "repeated": "double",  # Messages that come twice.
-        "rounds": "int",  # How often the strategy was asked: more than once where it withholds queues.
-        "assignor_ms": "double",  # How long all shares took to compute; the one column no seed fixes.
+        "idle_ms": "bigint",  # Total time that unowned queues wait until the next step.
+        "repeated": "double",  # Messages delivered twice.
+        "rounds": "int",  # Calls of the strategy; several if it withholds queues.
+        "assignor_ms": "double",  # Computation time of the strategy; the only column not fixed by the seed.
     }
 )
 TABLES: Final = ("steps", "histories", "strategies")
@@ -53,7 +53,7 @@ TABLES: Final = ("steps", "histories", "strategies")
 def step_row(
     history: History, entrant: Entrant, number: int, outcome: StepOutcome, fair: StepOutcome
 ) -> tuple[Any, ...]:
-    """Return a row of steps; fair: the same step with the fewest moves and the most even loads."""
+    """Return a row of `steps`. fair: the same step with the fewest moves for the most even loads."""
     values = {
         "kind": history.kind,
         "group": history.group,
@@ -71,7 +71,7 @@ def step_row(
 
 
 def lab_tables(steps: "DataFrame") -> "dict[str, DataFrame]":
-    """Compute all tables from the rows of steps."""
+    """Compute all tables from the rows of `steps`."""
     from pyspark.sql import functions as f
 
     of_history = f.max("members").alias("members_most"), f.max("queues").alias("queues")
@@ -89,7 +89,7 @@ def lab_tables(steps: "DataFrame") -> "dict[str, DataFrame]":
 def _sums() -> list[Any]:
     from pyspark.sql import functions as f
 
-    # The fullest member's load over that where loads are as even as can be; without members there is none.
+    # The largest load, divided by the largest under the most even loads; null without members.
     fullest = f.when(f.col("fair_most") > 0, f.col("most") / f.col("fair_most"))
     return [
         f.count("*").alias("steps"),
@@ -100,7 +100,7 @@ def _sums() -> list[Any]:
         f.max("unowned").alias("unowned_most"),
         f.max("doubled").alias("doubled_most"),
         (f.sum("still_ms") / 1000).alias("still_s"),
-        # In one history, of the mean queue.
+        # Per history, mean over queues.
         (f.sum(f.col("still_ms") / f.col("queues")) / 1000 / f.count_distinct("kind", "group")).alias(
             "still_s_a_queue"
         ),
