@@ -1,6 +1,6 @@
-"""A page: one HTML file that needs nothing else, in light and in dark.
+"""A page: one self-contained HTML file, in light and dark colours.
 
-Its parts are rendered by the templates beside this module, which escape whatever is not markup already.
+The templates beside this module render its parts, and escape everything that is not markup already.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,17 +12,17 @@ from markupsafe import Markup
 
 
 def page(title: str, subtitle: str, parts: Iterable[Markup]) -> str:
-    """Return the whole file."""
+    """Return the complete HTML file."""
     return _environment().get_template("page.html").render(title=title, subtitle=subtitle, parts=list(parts))
 
 
 def tiles(facts: Iterable[tuple[str, str]]) -> Markup:
-    """Return the numbers that are read first: (number, what it counts)."""
+    """Return tiles with the main numbers, given as (number, what it counts)."""
     return _render("tiles", list(facts))
 
 
 def section(title: str, about: str, *parts: Markup) -> Markup:
-    """Return a heading, a sentence that explains what follows, and what follows."""
+    """Return a section: a heading, an explanation and its content."""
     return _render("section", title, about, parts)
 
 
@@ -32,12 +32,12 @@ def note(text: str) -> Markup:
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> Markup:
-    """Return names beside the colours that stand for them: (name, the class of its square)."""
+    """Return a legend of names and colours, given as (name, the class of its square)."""
     return _render("legend", list(entries))
 
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup:
-    """Return rows under the names of their columns; numbers are aligned right, None is a dash."""
+    """Return a table with column names; numbers are aligned right, None is a dash."""
     are_numbers = [
         bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
         for index in range(len(columns))
@@ -46,12 +46,12 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Mark
 
 
 def figure(drawing: str, width: int, height: int, label: str) -> Markup:
-    """Return a drawing of SVG elements, whose texts are escaped. label: what it shows, for screen readers."""
+    """Return an SVG drawing of elements with escaped text. label: describes it for screen readers."""
     return _render("figure", Markup(drawing), width, height, label)
 
 
 def written(cell: object) -> str:
-    """Return a value as tables show it."""
+    """Return the text of a value in a table."""
     if cell is None:
         return "–"
     return f"{cell:,.0f}" if isinstance(cell, int | float) else str(cell)

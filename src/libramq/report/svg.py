@@ -1,5 +1,5 @@
-"""Plots as SVG elements: a frame with axes, and marks in it; things at two measures (scatter), or at one
-under several conditions (matrix). Colours are CSS classes of the page.
+"""Plots as SVG elements, with axes: marks, quantiles, bars and lines, points by two measures (scatter), and
+values under several conditions (matrix). Colours are CSS classes of the page.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,18 +14,18 @@ from markupsafe import Markup
 from libramq.report.page import figure
 from libramq.report.page import legend as legend_of
 
-#: Ours: a page column.
+#: Ours: the width of a page column.
 WIDTH: Final = 920
-LEFT_MIN: Final = 90  # For the names of rows, which are never cut.
-CHARACTER_WIDTH: Final = 7  # Of the page's font, and wide enough.
+LEFT_MIN: Final = 90  # Room for row names, which are never truncated.
+CHARACTER_WIDTH: Final = 7  # An upper bound for the page's font.
 CAPITAL_WIDTH: Final = 9.5
-NUMBERS: Final = 64  # For numbers in their place.
-FIGURES: Final = 170  # For what is written behind a span.
+NUMBERS: Final = 64  # Room for numbers instead of names.
+FIGURES: Final = 170  # Room for the text after a span.
 RIGHT: Final = 34
 TICKS: Final = 6
 HOURS_MIN: Final = 12  # A single hour over the whole width would look like a day.
 COLOURS: Final = 8  # .c0 to .c7
-#: Where axes may end: little above the data, and at numbers whose halves can be read.
+#: Possible ends of axes: a little above the data, and round enough for their halves to be readable.
 _ROUND: Final = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.4, 3, 3.6, 4, 5, 6, 7, 8, 9, 10)
 
 
@@ -39,14 +39,14 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return where a value is drawn."""
+        """Return the position of a value."""
         span = (self.high - self.low) or 1.0
         return self.start + (value - self.low) / span * (self.end - self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A mark in a row. hint: shown under the mouse."""
+    """A mark in a row. hint: its tooltip."""
 
     row: str
     at: datetime
@@ -57,7 +57,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Quantiles in a row: the middle, a bar to the 95th percentile, a line to the greatest."""
+    """Quantiles in a row: the median, a bar to the 95th percentile, a line to the maximum."""
 
     row: str
     middle: float
@@ -67,12 +67,12 @@ class Span:
 
 
 def colour_class(index: int) -> str:
-    """Return the class of a colour; those beyond the eighth repeat, and their lines are dashed."""
+    """Return the class of a colour; after the eighth the colours repeat, with dashed lines."""
     return f"c{index % COLOURS}{' again' if index >= COLOURS else ''}"
 
 
 def dots(rows: Sequence[str], marks: Sequence[Dot], *, label: str) -> Markup:
-    """Draw marks over time, a row for each name."""
+    """Draw marks over time, in a row for each name."""
     times = [mark.at.timestamp() for mark in marks]
     low, high = _not_empty(min(times), max(times))
     left, room = names_width(rows), max(mark.radius for mark in marks)
@@ -115,7 +115,7 @@ def spans(marks: Sequence[Span], *, unit: str, label: str, failing: Collection[s
 def bars(
     hours: Sequence[datetime], series: Sequence[tuple[str, Sequence[float]]], *, label: str, height: int = 200
 ) -> Markup:
-    """Draw stacked bars, one an hour; each series has a value for each hour. Few hours take little room."""
+    """Draw one stacked bar per hour, from a value in each series; few hours do not fill the width."""
     totals = [sum(values[index] for _, values in series) for index in range(len(hours))]
     top = nice_ceiling(max(totals, default=1))
     bottom = height - 28
@@ -151,7 +151,7 @@ def lines(
     height: int = 240,
     colours: Sequence[int] | None = None,
 ) -> Markup:
-    """Draw a line for each name. colours: which each has; its place where none are given."""
+    """Draw a line for each name. colours: their colours' indexes; by default their order."""
     times = [at.timestamp() for _, points in series for at, _ in points]
     top = nice_ceiling(max((value for _, points in series for _, value in points), default=1))
     low, high = _not_empty(min(times), max(times))
@@ -164,31 +164,31 @@ def lines(
             f'<polyline points="{path}" class="{colour_class(colour)} line">'
             f"<title>{escape(name)}</title></polyline>"
         )
-        if len(points) == 1:  # A line needs two.
+        if len(points) == 1:  # A line needs two points.
             cx, _, cy = path.partition(",")
             parts.append(f'<circle cx="{cx}" cy="{cy}" r="4" class="c{colour % COLOURS}"/>')
     return drawing(parts, height, label)
 
 
 def legend(names: Iterable[str], colours: Sequence[int] | None = None) -> Markup:
-    """Return the names of colours: the first so many, or those given."""
+    """Return a legend. colours: the indexes of the names' colours; by default their order."""
     names = list(names)
     numbers = colours or range(len(names))
     return legend_of((name, colour_class(colour)) for name, colour in zip(names, numbers, strict=True))
 
 
 def names_width(names: Iterable[str]) -> float:
-    """Return how much room names need at the left of a plot."""
+    """Return the width that names need at the left of a plot."""
     return max(LEFT_MIN, max(map(text_width, names), default=0) + 14)
 
 
 def text_width(text: str) -> float:
-    """Return about how wide a text is; capitals are wider."""
+    """Estimate the width of a text; capitals are wider."""
     return sum(CAPITAL_WIDTH if letter.isupper() else CHARACTER_WIDTH for letter in text)
 
 
 def nice_ceiling(value: float) -> float:
-    """Return a round number at or above, whose half and quarters are round enough."""
+    """Return a round number at or above a value, with a round half and round quarters."""
     if value <= 0:
         return 1.0
     power = 10.0 ** floor(log10(value))
@@ -196,7 +196,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def drawing(parts: Sequence[str], height: int, label: str) -> Markup:
-    """Return the drawing of these elements. label: what it shows, for screen readers."""
+    """Return a drawing of these elements. label: describes it for screen readers."""
     return figure("".join(parts), WIDTH, height, label)
 
 
@@ -228,7 +228,7 @@ def _levels(y: Scale, top: float, end: float) -> list[str]:
         f'<line x1="{NUMBERS}" x2="{end:.1f}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
         f'<text x="{NUMBERS - 10}" y="{y(value) + 4:.1f}" class="name">{value:,.6g}</text>'
         for value in (0.0, top / 2, top)
-        if value == int(value) or top < 1  # Half a message is none.
+        if value == int(value) or top < 1  # There are no half messages.
     ]
 
 
@@ -240,7 +240,7 @@ def _value_axis(x: Scale, y: float, unit: str) -> list[str]:
 
 
 def _time_axis(x: Scale, y: float, *, ticks: int = TICKS) -> list[str]:
-    """Draw about so many ticks, at round times."""
+    """Draw about this many ticks, at round times."""
     steps = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400)
     wanted = (x.high - x.low) / ticks
     step = next((step for step in steps if step >= wanted), 86_400 * ceil(wanted / 86_400))
@@ -262,27 +262,29 @@ def _number(value: float) -> str:
 
 
 def _not_empty(low: float, high: float) -> tuple[float, float]:
-    """Widen an empty range: axes end where data ends; a single moment gets some seconds around it."""
+    """Widen an empty range to some seconds around its moment; otherwise axes end with the data."""
     return (low, high) if high > low else (low - 5, high + 5)
 
 
-#: Ours, each: what can be read on a screen.
+# Ours: sizes that are readable on a screen.
 ROW_HEIGHT: Final = 24
 SCATTER_HEIGHT: Final = 380
+#: Points closer than this share their names' place.
 SAME_PIXELS: Final = 13
 LINE_HEIGHT: Final = 15
 MARGIN: Final = 34
 DOT_RADIUS: Final = 6
-#: Names further than that from their point are joined to it by a line.
+#: A line joins a point to names further away than this.
 LEADER_FROM: Final = 14
-#: The palest and the strongest cell.
+#: The opacity of the palest cell.
 OPACITY_MIN: Final = 0.06
+#: The opacity of the strongest cell.
 OPACITY_MAX: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A thing at two measures. failing: it leaves queues unread, and is drawn as a red ring."""
+    """A point by two measures. failing: the strategy leaves queues unread; drawn as a red ring."""
 
     name: str
     x: float
@@ -292,9 +294,9 @@ class Point:
 
 
 class _Beside(NamedTuple):
-    """The place of names beside a point. x: where they begin; where they end if they stand to its left.
+    """The place of names beside a point. x: their left edge, or their right edge if they end there (`ends`).
 
-    nearest: the place of theirs that is nearest to the point.
+    nearest: the nearest position to the point.
     """
 
     x: float
@@ -304,7 +306,7 @@ class _Beside(NamedTuple):
 
 
 def scatter(points: Sequence[Point], *, x_label: str, y_label: str, label: str) -> Markup:
-    """Draw points on scales of log2(1 + value), with room for 0 and for many times 1."""
+    """Draw points on scales of log2(1 + value), which show 0 as well as large multiples of 1."""
     x = Scale(low=0, high=_top(point.x for point in points), start=MARGIN + 20, end=WIDTH - RIGHT)
     y = Scale(low=0, high=_top(point.y for point in points), start=SCATTER_HEIGHT - 46, end=14)
     parts = [
@@ -357,7 +359,7 @@ def matrix(
     label: str,
     failing: Collection[str] = (),
 ) -> Markup:
-    """Draw a cell for each thing and condition, the stronger the larger its value."""
+    """Draw a cell for each row and condition; larger values have stronger colours."""
     left = names_width([f"✗ {name}" for name in names])
     top = log2(1 + max((value for value in values.values() if value is not None), default=1))
     width = (WIDTH - left - RIGHT) / len(columns)
@@ -383,7 +385,7 @@ def matrix(
 
 
 def written(value: float) -> str:
-    """Format a number with as many digits as are useful."""
+    """Format a number with a useful number of digits."""
     if value == int(value) or value >= 100:
         return f"{value:,.0f}"
     if value < 0.01:
@@ -397,7 +399,7 @@ def _class_of_name(is_failing: bool, ends: bool) -> str:
 
 
 def _ticks(scale: Scale) -> list[tuple[int, float]]:
-    """Return powers of two on a scale of log2(1 + value), and their places."""
+    """Return 0 and the powers of two with their positions on a scale of log2(1 + value)."""
     ticks = (0, *(1 << power for power in range(ceil(scale.high) + 1)))
     return [(tick, scale(log2(1 + tick))) for tick in ticks if log2(1 + tick) <= scale.high]
 
@@ -409,7 +411,7 @@ def _top(values: Iterable[float]) -> float:
 def _free_place(
     px: float, py: float, names: Sequence[str], taken: list[tuple[float, float, float, float]]
 ) -> _Beside:
-    """Take the place nearest to a point where names cover nothing."""
+    """Reserve the free place nearest to a point for its names."""
     width = max(map(text_width, names))
     height = LINE_HEIGHT * len(names)
     free = []
@@ -439,7 +441,7 @@ def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def _neighbours(
     placed: Sequence[tuple[float, float, Point]],
 ) -> list[list[tuple[float, float, Point]]]:
-    """Group points that cannot be distinguished."""
+    """Group points too close to distinguish."""
     lots: list[list[tuple[float, float, Point]]] = []
     for each in sorted(placed, key=lambda one: (one[0], one[1])):
         for lot in lots:
