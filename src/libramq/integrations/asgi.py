@@ -1,4 +1,4 @@
-"""Clients that live as long as a web application: started and stopped with Starlette, FastAPI and every other
+"""Clients with the lifetime of a web application: started and stopped by Starlette, FastAPI and every other
 ASGI framework.
 
 from libramq.integrations.asgi import lifespan
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from libramq.errors import LibraError
 
-#: Anything with `async with`: Producer, PushConsumer, Admin.
+#: Any asynchronous context manager: Producer, PushConsumer, Admin.
 Client: TypeAlias = AbstractAsyncContextManager[Any]
 _Message: TypeAlias = MutableMapping[str, Any]
 _Receive: TypeAlias = Callable[[], Awaitable[_Message]]
@@ -27,9 +27,9 @@ _App: TypeAlias = Callable[[_Message, _Receive, _Send], Awaitable[None]]
 def lifespan(*clients: Client) -> Callable[[object], AbstractAsyncContextManager[None]]:
     """Return a lifespan for `Starlette(lifespan=…)` and `FastAPI(lifespan=…)`.
 
-    The clients start in their order before the first request, and stop in the reverse order after the last.
-    If one cannot start, those before it are stopped, and the server exits with its error.
-    Inside a lifespan of your own: `async with lifespan(producer)(app): yield`.
+    The clients start in order before the first request and stop in reverse order after the last.
+    If one cannot start, the clients before it are stopped, and the server exits with its error.
+    Inside your own lifespan: `async with lifespan(producer)(app): yield`.
     """
 
     @asynccontextmanager
@@ -45,8 +45,8 @@ def lifespan(*clients: Client) -> Callable[[object], AbstractAsyncContextManager
 class LifespanMiddleware:
     """Wraps an application whose framework has no lifespan: `LifespanMiddleware(django_app, producer)`.
 
-    It answers the server's lifespan events itself; the application does not see them. Applications with a
-    lifespan of their own use `lifespan`.
+    The middleware answers the server's lifespan events, which the application does not see. Applications with
+    their own lifespan use `lifespan` instead.
     """
 
     def __init__(self, app: _App, *clients: Client) -> None:
@@ -67,7 +67,7 @@ class LifespanMiddleware:
                 await send({"type": "lifespan.startup.complete"})
                 await receive()  # lifespan.shutdown
                 phase = "shutdown"
-        except Exception as error:  # Otherwise servers take it for an application without a lifespan.
+        except Exception as error:  # Otherwise servers assume an application without a lifespan.
             message = str(error) if isinstance(error, LibraError) else traceback.format_exc()
             await send({"type": f"lifespan.{phase}.failed", "message": message})
         else:

@@ -1,11 +1,10 @@
-"""RocketMQ's message traces: which sends and calls of handlers are recorded, in which form, and what is left
-out when there is no room.
+"""RocketMQ's message traces: records of sends and handler calls.
 
 producer = traced(Producer())
 consumer.subscribe("Orders", "*", traced_handler(handle, group="kitchen", producer=producer))
 
-The records are messages of RMQ_SYS_TRACE_TOPIC, which the same producer sends, in batches. Nobody waits for
-them, and what it has no room for is left out. `libra pipeline run rebalance_report` reads them, too.
+The same producer sends the records in batches as messages of RMQ_SYS_TRACE_TOPIC. Nothing waits for them, and
+records for which the producer has no room are dropped. `libra pipeline run rebalance_report` also reads them.
 
 Upstream: SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, AsyncTraceDispatcher.
 """
@@ -34,7 +33,7 @@ log = get_logger(__name__)
 
 P = TypeVar("P", bound=AbstractAsyncContextManager[Any] | AbstractContextManager[Any])
 
-#: AsyncTraceDispatcher's batchNum: messages with a record in one message of the topic.
+#: AsyncTraceDispatcher's batchNum: recorded messages in one trace message.
 RECORDED_MAX: Final = 100
 #: MixAll.DEFAULT_TRACE_REGION_ID.
 REGION: Final = "DefaultRegion"
@@ -50,19 +49,19 @@ _clock: Final = SystemClock()
 
 
 def traced(producer: P) -> P:
-    """Return a producer, asyncio's or the blocking one, that records what it sends.
+    """Return a producer, asyncio's or the blocking one, that records its sends.
 
-    It records `send`, `send_batch`, and `send_nowait` with a callback, once they were answered or failed.
-    All else is the producer's own: without an answer there is nothing to record.
+    It records `send`, `send_batch`, and `send_nowait` with a callback once they are answered or have failed.
+    Sends without a response are not recorded. All other methods are the producer's own.
     """
     return cast(P, _RecordingProducer(producer))
 
 
 def traced_handler(handler: Handler, *, group: str, producer: Any) -> Handler:
-    """Return a handler whose calls are recorded: when each began, how long it took, and what it decided.
+    """Return a handler whose calls are recorded with start, duration and result.
 
-    group: the consumer group. producer: sends the records; it is started before the consumer and stopped
-    after it. Raises ConfigError for a plain handler, which runs on a thread, with asyncio's producer.
+    group: the consumer group. producer: sends the records; start it before the consumer and stop it after the
+    consumer. Raises ConfigError for a plain handler, which runs on a thread, with asyncio's producer.
     """
     records = producer.records if isinstance(producer, _RecordingProducer) else _Records(producer)
     if records.is_asyncio and not is_async(handler):
@@ -74,7 +73,7 @@ def traced_handler(handler: Handler, *, group: str, producer: Any) -> Handler:
 
 
 class _Records:
-    """Writes records to the trace topic by a producer."""
+    """Writes records to the trace topic through a producer."""
 
     def __init__(self, producer: Any) -> None:
         self.is_asyncio = is_asyncio(producer)
@@ -82,15 +81,16 @@ class _Records:
         self._has_lost = False
 
     def write(self, records: Iterable[TraceRecord]) -> None:
-        """Send records, as many as fit into a message together; none is waited for.
+        """Send records in batches without waiting for them.
 
-        They are made here: a message that the producer has refused may be none of which a record can be made.
+        Records are created here, under the error handling: this may fail for a message the producer has
+        refused.
         """
         try:
             made = list(records)
             for start in range(0, len(made), RECORDED_MAX):
                 some = made[start : start + RECORDED_MAX]
-                # Not the messages' own keys: ids are what is looked for, and a message's keys are bounded.
+                # Only unique ids: users search by these, and the keys of a message are limited.
                 keys = [record.unique_id for record in some if record.unique_id]
                 self._producer.send_nowait(Message(TRACE_TOPIC, encode_trace(some), keys=keys), self._sent)
         except (LibraError, TypeError, ValueError) as error:
@@ -103,15 +103,15 @@ class _Records:
             self._has_lost = False
 
     def _lost(self, error: Exception) -> None:
-        if not self._has_lost:  # Once, until one was stored again.
+        if not self._has_lost:  # Only once, until a record is stored again.
             log.warning(
-                "message traces are not stored; messages are sent and handled without", error=str(error)
+                "message traces are not stored; messages are still sent and handled", error=str(error)
             )
         self._has_lost = True
 
 
 class _RecordingProducer(WrappedProducer):
-    """A producer that records what it sends."""
+    """A producer that records its sends."""
 
     def __init__(self, producer: Any) -> None:
         super().__init__(producer)
@@ -132,7 +132,7 @@ class _RecordingProducer(WrappedProducer):
         callback: Callable[[SendResult | LibraError], object] | None = None,
         **options: Any,
     ) -> None:
-        if callback is None:  # Its error is raised by the next flush, which another callback would prevent.
+        if callback is None:  # The next flush raises its error, which a callback would prevent.
             self.producer.send_nowait(message, **options)
             return
         sending = _Sending(self, message)
@@ -145,7 +145,7 @@ class _RecordingProducer(WrappedProducer):
 
 
 class _Sending:
-    """A send of one message or of several, until it is answered."""
+    """A send of one or more messages, until it is answered."""
 
     def __init__(self, producer: _RecordingProducer, sent: Message | list[Message]) -> None:
         self._producer = producer
@@ -154,7 +154,7 @@ class _Sending:
         self._began_ms = _clock.monotonic_ms()
 
     def ended(self, results: SendResult | list[SendResult] | None) -> None:
-        """Record the messages. results: None if they were not stored, as far as is known."""
+        """Record the messages. results: None if they were not stored as far as is known."""
         if results is None:
             each: Iterable[SendResult | None] = [None] * len(self._messages)
         else:
@@ -186,7 +186,7 @@ class _Sending:
 
 
 class _Call:
-    """A call of a handler: its messages' records before it and after it."""
+    """A handler call: records its messages before and after it."""
 
     def __init__(self, records: _Records, group: str, messages: Sequence[MessageExt]) -> None:
         self._records = records
@@ -216,7 +216,7 @@ class _Call:
             return
         try:
             ending = ending_of(result, self._messages)
-        except LibraError:  # The consumer reports it.
+        except LibraError:  # The consumer reports the error.
             self.failed()
             return
         if isinstance(ending, HandlerOutcome):
@@ -244,7 +244,7 @@ def _request_ids(process_id: int) -> UniqueIdGenerator:
 
 
 def _keys_text(keys: Any) -> str:
-    """Return keys in the form of their property: separated by spaces."""
+    """Return keys as in their property, separated by spaces."""
     if not keys:
         return ""
     return keys if isinstance(keys, str) else " ".join(map(str, keys))

@@ -3,8 +3,8 @@
 producer = traced(Producer())
 consumer.subscribe("Orders", "*", traced_handler(handle, group="kitchen"))
 
-The context travels in the message's properties (`traceparent`, `tracestate`), where RocketMQ clients of other
-languages that are instrumented look for it. Needs `opentelemetry-api`, and the program's SDK and exporter.
+The context travels in the message's properties (`traceparent`, `tracestate`), where instrumented RocketMQ
+clients of other languages look for it. Needs `opentelemetry-api`, and the program's SDK and exporter.
 
 Upstream: OpenTelemetry's semantic conventions for messaging and for RocketMQ.
 """
@@ -45,9 +45,10 @@ KEYS: Final = "messaging.rocketmq.message.keys"
 def traced(producer: P, *, tracer_provider: TracerProvider | None = None) -> P:
     """Return a producer, asyncio's or the blocking one, whose sends are spans and whose messages carry them.
 
-    `send`, `send_oneway` and `send_batch` are spans `send TOPIC`, which last until the answer. `send_nowait`
-    is a span `create TOPIC`, which ends when the message is queued. All else is the producer's own.
-    tracer_provider: default: the program's.
+    `send`, `send_oneway` and `send_batch` are spans `send TOPIC`, which last until the response.
+    `send_nowait` is a span `create TOPIC`, which ends when the message is queued. All other methods are the
+    producer's own.
+    tracer_provider: by default the program's.
     """
     return cast(P, _TracedProducer(producer, _tracer(tracer_provider)))
 
@@ -57,13 +58,13 @@ def traced_handler(
 ) -> Handler:
     """Return a handler that runs in a span `process TOPIC`, linked to the spans that sent its messages.
 
-    With a single message its send is the parent too. group: the consumer group, for the span's attributes.
+    For a single message, its send is also the parent. group: the consumer group, for the span's attributes.
     """
     return wrapped_handler(handler, partial(_Processing, _tracer(tracer_provider), group))
 
 
 class _Processing:
-    """The span of a handler's call."""
+    """The span of a handler call."""
 
     def __init__(self, tracer: Tracer, group: str | None, messages: Sequence[MessageExt]) -> None:
         contexts = [propagate.extract(message.properties) for message in messages]
@@ -78,7 +79,7 @@ class _Processing:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the span, and what came with its message, current; an exception becomes its status."""
+        """Make the span and its message's context current; an exception becomes the span's status."""
         token = attach(self._context)
         try:
             with trace.use_span(self._span):
@@ -94,7 +95,7 @@ class _Processing:
 
 
 class _TracedProducer(WrappedProducer):
-    """A producer with spans around what it sends."""
+    """A producer with spans around its sends."""
 
     def __init__(self, producer: Any, tracer: Tracer) -> None:
         super().__init__(producer)
@@ -120,9 +121,9 @@ class _TracedProducer(WrappedProducer):
 def _sending(
     tracer: Tracer, operation: str, sent: Message | list[Message]
 ) -> Iterator[tuple[Span, Message | list[Message]]]:
-    """Begin the span of a send; yield it, and the messages that carry it."""
+    """Begin the span of a send; yield the span and the messages that carry it."""
     messages = sent if isinstance(sent, list) else [sent]
-    topic = getattr(messages[0], "topic", "") if messages else ""  # What is wrong, the producer reports.
+    topic = getattr(messages[0], "topic", "") if messages else ""  # The producer reports invalid messages.
     name = f"{operation} {topic}".rstrip()
     attributes = _attributes(operation, operation, messages)
     with tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
@@ -159,7 +160,7 @@ def _attributes(
 
 
 def _note(span: Span, result: object) -> None:
-    """Add to a span where its message was stored."""
+    """Add the place where a message was stored to its span."""
     if isinstance(result, SendResult):
         span.set_attributes({MESSAGE_ID: result.message_id, PARTITION: str(result.queue.queue_id)})
 

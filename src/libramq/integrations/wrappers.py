@@ -1,5 +1,5 @@
-"""Wrappers for traces: a producer, asyncio's or the blocking one, some of whose methods do more, and a
-handler whose calls are followed until they have ended.
+"""Wrappers for traces: a producer (asyncio's or the blocking one) that follows its sends, and a handler whose
+calls are followed until they end.
 """
 
 import functools
@@ -11,33 +11,33 @@ from typing import Any, Protocol, Self
 from libramq.client.consuming.handling.handlers import Handler, is_async
 from libramq.message.message import Message, MessageExt
 
-#: What is sent, and a function that takes the send's result.
+#: The messages to send, and a function to call with the send's result.
 Sending = tuple[Message | list[Message], Callable[[Any], object]]
 
 
 class WrappedProducer:
-    """Passes on everything that a subclass does not define. producer: the wrapped one."""
+    """Delegates everything that a subclass does not define to `producer`."""
 
     def __init__(self, producer: Any) -> None:
         self.producer = producer
         self.is_asyncio = is_asyncio(producer)
 
     def sending(self, sent: Message | list[Message]) -> AbstractContextManager[Sending]:
-        """Return what lasts as long as a send."""
+        """Return a context manager for the duration of a send."""
         raise NotImplementedError
 
     def send(self, message: Message | str, value: object = None, **options: Any) -> Any:
         return self.followed(self.producer.send, self.producer.serialized(message, value), options)
 
     def send_batch(self, messages: Iterable[Message], **options: Any) -> Any:
-        """Send messages as the producer does, which reports what is wrong."""
+        """Send messages; the producer reports invalid ones."""
         sent = [self.producer.serialized(each) if isinstance(each, Message) else each for each in messages]
         return self.followed(self.producer.send_batch, sent, options)
 
     def followed(
         self, send: Callable[..., Any], sent: Message | list[Message], options: dict[str, Any]
     ) -> Any:
-        """Send within `sending`."""
+        """Send inside the context manager `sending`."""
 
         async def awaited() -> Any:
             with self.sending(sent) as (carried, noted):
@@ -71,14 +71,14 @@ class WrappedProducer:
 
 
 def is_asyncio(producer: Any) -> bool:
-    """Return whether a producer is asyncio's, or wraps one that is."""
+    """Return whether a producer is asyncio's or wraps one that is."""
     if isinstance(producer, WrappedProducer):
         return producer.is_asyncio
     return inspect.iscoroutinefunction(producer.send)
 
 
 class HandlerCall(Protocol):
-    """A call of a handler that has begun."""
+    """A handler call in progress."""
 
     def current(self) -> AbstractContextManager[object]:
         """Return the context in which the handler runs."""
@@ -91,7 +91,7 @@ class HandlerCall(Protocol):
 
 
 def wrapped_handler(handler: Handler, begin: Callable[[Sequence[MessageExt]], HandlerCall]) -> Handler:
-    """Return a handler whose calls begin with `begin`, and end when the handler has: also if it returned an
+    """Return a handler whose calls begin with `begin` and end when the handler has, even if it returns an
     awaitable.
     """
 

@@ -1,4 +1,4 @@
-"""A FastStream broker: FastStream's applications on RocketMQ, on LibraMQ's servers or Apache's.
+"""A FastStream broker: FastStream applications on RocketMQ, with LibraMQ's or Apache's servers.
 
     from faststream import FastStream
     from libramq.integrations.faststream import RocketMQBroker
@@ -10,7 +10,7 @@
     @broker.publisher("Invoices")
     async def invoice(order: Order) -> Invoice: ...
 
-Upstream: FastStream 0.7, as its own brokers are made (faststream/nats, faststream/confluent).
+Upstream: FastStream 0.7; modelled on its own brokers (faststream/nats, faststream/confluent).
 """
 
 from libramq.errors import needs_extra

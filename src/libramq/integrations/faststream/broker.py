@@ -38,12 +38,12 @@ from libramq.transport.tls import Tls
 if TYPE_CHECKING:
     from faststream._internal.basic_types import LoggerProto
 
-#: The group of a broker's producer, and what the groups of its subscribers begin with.
+#: The group of a broker's producer, and the prefix of its subscribers' groups.
 GROUP: Final = "faststream"
 
 
 class RocketMQLogStorage(DefaultLoggerStorage):
-    """The log of a broker: its lines begin with topic and group."""
+    """The log of a broker; its lines begin with topic and group."""
 
     __slots__ = ("_widths",)
 
@@ -52,7 +52,7 @@ class RocketMQLogStorage(DefaultLoggerStorage):
         self._widths = {"topic": 4, "group": 4}
 
     def register_subscriber(self, params: dict[str, Any]) -> None:
-        """Make room for a subscriber's names."""
+        """Widen the log's columns to fit a subscriber's names."""
         for name, width in self._widths.items():
             self._widths[name] = max(width, len(params.get(name, "")))
 
@@ -77,9 +77,9 @@ make_log = partial(make_logger_state, default_storage_cls=RocketMQLogStorage)
 
 
 class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, RocketMQBrokerConfig]):
-    """A broker. namesrv, credentials, tls: as of LibraMQ's clients.
+    """A FastStream broker. namesrv, credentials, tls: as in LibraMQ's clients.
 
-    group: the producer's group, and what the groups of subscribers begin with that name none.
+    group: the producer's group, and the prefix of the groups of subscribers that name none.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         return await config.connection.connect()
 
     async def start(self) -> None:
-        """Connect, and start the subscribers."""
+        """Connect and start the subscribers."""
         await self.connect()
         await super().start()
 
@@ -161,7 +161,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Stop the subscribers, then the connection. From a handler it is done by another task."""
+        """Stop the subscribers, then the connection. If called from a handler, another task does this."""
         if any(isinstance(each, RocketMQSubscriber) and each.is_in_handler for each in self.subscribers):
             self._stopping = asyncio.create_task(self.stop(exc_type, exc_val, exc_tb))
             return
@@ -175,7 +175,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         topic: str = "",
         **options: Unpack[PublishOptions],
     ) -> Any:
-        """Publish a message, and return the send's result. options: those of PublishOptions."""
+        """Publish a message and return the send's result. options: as in PublishOptions."""
         options["correlation_id"] = options.get("correlation_id") or self.config.id_generator()
         command = RocketMQPublishCommand(message, topic=topic, _publish_type=PublishType.PUBLISH, **options)
         return await self._basic_publish(command, producer=self.config.producer)
@@ -188,7 +188,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         timeout: float | None = 30.0,
         **options: Unpack[RequestOptions],
     ) -> RocketMQMessage:
-        """Publish a request, and return the reply; TimeoutError if there is none in time (seconds)."""
+        """Publish a request and return the reply; TimeoutError if none arrives in time (seconds)."""
         options["correlation_id"] = options.get("correlation_id") or self.config.id_generator()
         command = RocketMQPublishCommand(
             message, topic=topic, timeout=timeout, _publish_type=PublishType.REQUEST, **options
@@ -204,7 +204,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         correlation_id: str | None = None,
         reply_to: str = "",
     ) -> Any:
-        """Publish messages of one topic together; InvalidMessage if there are none."""
+        """Publish messages to one topic as a batch; InvalidMessage if there are none."""
         if not messages:
             raise InvalidMessage("a batch holds at least one message")
         command = RocketMQPublishCommand(
@@ -218,7 +218,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         return await self._basic_publish_batch(command, producer=self.config.producer)
 
     async def ping(self, timeout: float | None = 3.0) -> bool:
-        """Return whether a name server answers within the time, in seconds, and knows a broker."""
+        """Return whether a name server answers within the timeout (seconds) and knows a broker."""
         with anyio.move_on_after(timeout):
             return await self.config.broker_config.connection.ping()
         return False

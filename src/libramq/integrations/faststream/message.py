@@ -1,5 +1,5 @@
-"""The messages of FastStream's handlers: one that is received, and what acknowledging or rejecting it does
-(done, again, or a dead letter); its response, and the command that publishes one.
+"""The messages of FastStream's handlers: a received message and its acknowledgement, rejection or redelivery;
+a response, and the command that publishes it.
 """
 
 from typing import Any, TypedDict
@@ -15,7 +15,7 @@ from libramq.message.message import MessageExt
 
 
 class Received:
-    """A received message with the decision of its handler; FastStream's raw message."""
+    """A received message with its handler's decision; FastStream's raw message."""
 
     __slots__ = ("delay", "message", "status")
 
@@ -25,12 +25,12 @@ class Received:
         self.delay: float | None = None
 
     def decide(self, status: AckStatus, delay: float | None = None) -> None:
-        """Take the first decision."""
+        """Note a decision; only the first one counts."""
         if self.status is None:
             self.status, self.delay = status, delay
 
     def result(self) -> HandlerResult:
-        """Return the result for a push consumer; what was not acknowledged comes again."""
+        """Return the result for a push consumer; an unacknowledged message is redelivered."""
         if self.status is AckStatus.ACKED:
             return None
         return Reject() if self.status is AckStatus.REJECTED else Retry(after=self.delay)
@@ -40,26 +40,27 @@ class RocketMQMessage(StreamMessage[Received]):
     """A message. `raw_message.message` is LibraMQ's MessageExt."""
 
     async def ack(self) -> None:
-        """Take it as done."""
+        """Acknowledge the message as done."""
         self.raw_message.decide(AckStatus.ACKED)
         await super().ack()
 
     async def nack(self, delay: float | None = None) -> None:
-        """Have it delivered again, after growing delays or `delay` seconds."""
+        """Request redelivery, after growing delays or after `delay` seconds."""
         self.raw_message.decide(AckStatus.NACKED, delay)
         await super().nack()
 
     async def reject(self) -> None:
-        """Make it a dead letter of its group."""
+        """Make the message a dead letter of its group."""
         self.raw_message.decide(AckStatus.REJECTED)
         await super().reject()
 
 
-#: The headers that FastStream's brokers share, kept as properties of a message.
+#: The headers common to FastStream's brokers, stored as message properties.
 CONTENT_TYPE = "content-type"
 CORRELATION_ID = "correlation_id"
 REPLY_TO = "reply_to"
-#: Ours: it marks a message whose body is empty. RocketMQ has no empty bodies, and FastStream's None is one.
+#: Ours: marks a message with an empty body, FastStream's encoding of None. RocketMQ does not allow empty
+#: bodies.
 EMPTY_BODY = "empty-body"
 NO_BODY = b"\0"
 
@@ -72,7 +73,7 @@ async def parse_message(received: Received) -> StreamMessage[Any]:
         raw_message=received,
         body=b"" if EMPTY_BODY in properties else message.body,
         headers={name: value for name, value in properties.items() if name != EMPTY_BODY},
-        # A request of RocketMQ's names the client that waits for the reply, not a topic.
+        # A RocketMQ request names the client that waits for the reply instead of a topic.
         reply_to=properties.get(REPLY_TO) or properties.get(names.REPLY_TO_CLIENT, ""),
         content_type=properties.get(CONTENT_TYPE),
         correlation_id=properties.get(CORRELATION_ID),
@@ -81,7 +82,7 @@ async def parse_message(received: Received) -> StreamMessage[Any]:
 
 
 async def decode(message: StreamMessage[Any]) -> Any:
-    """Return the body as its content type says."""
+    """Decode the body according to its content type."""
     return decode_message(message)
 
 
@@ -96,8 +97,8 @@ class RequestOptions(TypedDict, total=False):
 class PublishOptions(RequestOptions, total=False):
     """The options of a published message.
 
-    order_key: messages with one key go to one queue. delay_ms: how long after it is stored it is delivered.
-    reply_to: the topic where the handler's result is published.
+    order_key: messages with the same key go to the same queue. delay_ms: the time from storing to delivery.
+    reply_to: the topic for the handler's result.
     """
 
     reply_to: str
@@ -107,7 +108,7 @@ class PublishOptions(RequestOptions, total=False):
 
 
 class RocketMQResponse(Response):
-    """A handler's result with the tags, keys and order key of the message that it becomes."""
+    """A handler's result with tags, keys and order key for its message."""
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class RocketMQResponse(Response):
         self.order_key = order_key
 
     def as_publish_command(self) -> "RocketMQPublishCommand":
-        """Return the command that publishes it."""
+        """Return the command that publishes the response."""
         return RocketMQPublishCommand(
             self.body,
             headers=self.headers,
@@ -137,7 +138,7 @@ class RocketMQResponse(Response):
         )
 
     def get_publish_key(self) -> Any | None:
-        """Return the key that decides the queue."""
+        """Return the key that determines the queue."""
         return self.order_key
 
 
@@ -175,12 +176,12 @@ class RocketMQPublishCommand(BatchPublishCommand):
         self.order_key = order_key
         self.delay_ms = delay_ms
         self.timeout = timeout
-        #: The request that it replies to.
+        #: The request to which this is the reply.
         self.request = request
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> "RocketMQPublishCommand":
-        """Return the command of another kind as one of RocketMQ's."""
+        """Convert a command of another kind into a RocketMQ command."""
         if isinstance(cmd, cls):
             return cmd
         body, others = cls._parse_bodies(cmd.body, batch=batch)

@@ -1,6 +1,4 @@
-"""The producer that FastStream's publishers and `broker.publish` use, and the connection that makes it when
-the broker connects.
-"""
+"""The producer that FastStream's publishers and `broker.publish` use, and the connection that creates it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +29,7 @@ from libramq.message.message import Message
 
 
 class Connection:
-    """The clients of one broker. options: those that all of LibraMQ's clients have."""
+    """The clients of one broker. options: common to all of LibraMQ's clients."""
 
     def __init__(self, group: str = "", **options: Any) -> None:
         self.group = group
@@ -41,7 +39,7 @@ class Connection:
 
     @property
     def producer(self) -> Producer:
-        """Return the producer; raises IncorrectState before the broker is connected."""
+        """Return the producer; raises IncorrectState until the broker is connected."""
         if self._producer is None:
             raise IncorrectState("connect or start the broker first: it has no producer yet")
         return self._producer
@@ -56,7 +54,7 @@ class Connection:
         return self._producer
 
     async def disconnect(self) -> None:
-        """Stop them."""
+        """Stop the clients."""
         producer, self._producer = self._producer, None
         admin, self._admin = self._admin, None
         if producer is not None:
@@ -65,7 +63,7 @@ class Connection:
             await admin.stop()
 
     async def ping(self) -> bool:
-        """Return whether a name server answers with a broker."""
+        """Return whether a name server answers and knows a broker."""
         if self._admin is None:
             return False
         try:
@@ -82,7 +80,7 @@ class RocketMQBrokerConfig(BrokerConfig):
 
 
 class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
-    """Publishes by LibraMQ's producer."""
+    """Publishes through LibraMQ's producer."""
 
     _parser: AsyncCallable
     _decoder: AsyncCallable
@@ -97,12 +95,12 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         self.codec: Any = DefaultCodec()
 
     def connect(self, serializer: Any, codec: Any) -> None:
-        """Take how bodies are encoded."""
+        """Set the serializer for bodies."""
         self.serializer = serializer
         self.codec = codec or DefaultCodec()
 
     async def publish(self, cmd: RocketMQPublishCommand) -> Any:
-        """Send a message, or the reply to a request; return the send's result."""
+        """Send a message or the reply to a request; return the send's result."""
         message = await self.message_of(cmd, cmd.body)
         producer = self._connection.producer
         if cmd.request is not None:
@@ -117,21 +115,21 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         return await producer.send(message, selector=selector)
 
     async def request(self, cmd: RocketMQPublishCommand) -> Received:
-        """Send a request, and return the reply; TimeoutError if there is none in time."""
+        """Send a request and return the reply; TimeoutError if none arrives in time."""
         message = await self.message_of(cmd, cmd.body)
         timeout_ms = None if cmd.timeout is None else max(1, int(cmd.timeout * 1000))
         try:
             return Received(await self._connection.producer.request(message, timeout_ms=timeout_ms))
-        except RequestTimeout as error:  # FastStream's brokers raise this one.
+        except RequestTimeout as error:  # The exception that FastStream's brokers raise.
             raise TimeoutError(str(error)) from error
 
     async def publish_batch(self, cmd: RocketMQPublishCommand) -> Any:
-        """Send messages together."""
+        """Send messages as a batch."""
         messages = [await self.message_of(cmd, body) for body in cmd.batch_bodies]
         return await self._connection.producer.send_batch(messages)
 
     async def message_of(self, cmd: RocketMQPublishCommand, body: Any) -> Message:
-        """Return the message that publishes a body."""
+        """Return the message for a publish command."""
         encoded, content_type = await self.codec.encode(body, self.serializer)
         headers = {
             CONTENT_TYPE: content_type,
@@ -145,7 +143,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
             encoded or NO_BODY,
             tags=cmd.tags,
             keys=cmd.keys or (),
-            # A header without a value has no property.
+            # A header without a value becomes no property.
             properties={name: str(value) for name, value in headers.items() if value not in (None, "")},
             delay_ms=cmd.delay_ms,
         )

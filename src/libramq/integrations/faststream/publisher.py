@@ -1,4 +1,4 @@
-"""The FastStream publishers: `@broker.publisher(topic)`, and the one that replies to a request."""
+"""The FastStream publishers: `@broker.publisher(topic)`, and the publisher of replies to requests."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,11 +42,11 @@ class RocketMQPublisherSpecification(
 
     @property
     def name(self) -> str:
-        """Return the key of its channel."""
+        """Return the name of the channel."""
         return self.config.title_ or f"{self.topic}:Publisher"
 
     def get_schema(self) -> dict[str, PublisherSpec]:
-        """Return its channel."""
+        """Return the channel."""
         payload = resolve_payloads(self.get_payloads(), "Publisher")
         message = Message(title=f"{self.name}:Message", payload=payload)
         return {
@@ -85,7 +85,7 @@ class RocketMQTopicPublisher(PublisherUsecase):
         topic: str = "",
         **options: Unpack[PublishOptions],
     ) -> Any:
-        """Publish a message; the arguments replace the publisher's own."""
+        """Publish a message; the arguments override the publisher's own."""
         self._complete(options)
         options["reply_to"] = options.get("reply_to") or self._reply_to
         command = RocketMQPublishCommand(
@@ -101,7 +101,7 @@ class RocketMQTopicPublisher(PublisherUsecase):
         timeout: float | None = 30.0,
         **options: Unpack[RequestOptions],
     ) -> RocketMQMessage:
-        """Publish a request, and return the reply."""
+        """Publish a request and return the reply."""
         self._complete(options)
         command = RocketMQPublishCommand(
             message, topic=topic or self.topic, timeout=timeout, _publish_type=PublishType.REQUEST, **options
@@ -110,7 +110,7 @@ class RocketMQTopicPublisher(PublisherUsecase):
         return reply
 
     def _complete(self, options: RequestOptions) -> None:
-        """Add what the publisher has, and a new correlation id, to what a call does not name."""
+        """Fill in options missing from a call with the publisher's own and a new correlation id."""
         options["headers"] = self._headers | (options.get("headers") or {})
         options["correlation_id"] = options.get("correlation_id") or self._outer_config.id_generator()
         options["tags"] = options.get("tags") or self._tags
@@ -135,7 +135,7 @@ class ReplyPublisher(FakePublisher):
         self._message = message
 
     def patch_command(self, cmd: PublishCommand) -> RocketMQPublishCommand:
-        """Address the result to the message's reply topic, or to the client that waits for it."""
+        """Address the result to the message's reply topic or to the client that waits for it."""
         command = RocketMQPublishCommand.from_cmd(super().patch_command(cmd))
         command.destination = self._message.reply_to
         if names.REPLY_TO_CLIENT in self._message.raw_message.message.properties:

@@ -1,5 +1,5 @@
-"""The registrator: the arguments of `subscriber` and `publisher` of FastStream brokers and routers, and which
-are refused; and the router itself, whose subscribers and publishers a broker includes with a prefix.
+"""The registrator: accepts or refuses the arguments of `subscriber` and `publisher` on FastStream brokers and
+routers. Also the router, whose subscribers and publishers a broker includes with a prefix.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,9 +30,9 @@ from libramq.integrations.faststream.subscriber import (
     RocketMQSubscriberSpecificationConfig,
 )
 
-#: The options of PushConsumer that the broker sets, or that FastStream's own take the place of.
+#: Options of PushConsumer that the broker sets or FastStream's own options replace.
 _SET_BY_BROKER = frozenset({"group", "namesrv", "threads", "batch_size", "credentials", "tls"})
-#: What to do instead of what other brokers' subscribers, or our consumers, have.
+#: Alternatives to the options of other brokers' subscribers and of our consumers.
 _INSTEAD = {
     "batch": "a handler gets one message",
     "batch_size": "a handler gets one message",
@@ -51,7 +51,7 @@ _INSTEAD = {
 
 
 class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
-    """The part that brokers and routers have in common: it takes subscribers and publishers."""
+    """The common part of brokers and routers, which registers subscribers and publishers."""
 
     def subscriber(  # type: ignore[override]
         self,
@@ -74,9 +74,9 @@ class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
     ) -> RocketMQSubscriber:
         """Subscribe handlers to a topic, as a member of a group.
 
-        group: by default the broker's group and the topic. expression: tags, or Sql by properties.
-        max_workers: how many messages are handled at once. options: those of PushConsumer, such as pop,
-        orderly, consume_from and max_reconsume_times. The others are FastStream's.
+        group: by default the broker's group and the topic. expression: tags, or Sql over properties.
+        max_workers: the number of messages handled at once. options: those of PushConsumer, such as pop,
+        orderly, consume_from and max_reconsume_times. All other arguments are FastStream's.
         """
         for name in options:
             if name in _INSTEAD:
@@ -122,7 +122,7 @@ class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
         schema: Any = None,
         include_in_schema: bool = True,
     ) -> RocketMQTopicPublisher:
-        """Return a publisher to a topic; as a decorator of a handler it publishes its results."""
+        """Return a publisher to a topic; as a decorator, it publishes a handler's results."""
         config = PublisherUsecaseConfig(_outer_config=self.config)  # type: ignore[arg-type]
         specification = RocketMQPublisherSpecification(
             self.config,  # type: ignore[arg-type]
@@ -149,9 +149,9 @@ class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
         middlewares: Sequence[Any] = (),
         include_in_schema: bool | None = None,
     ) -> None:
-        """Include a router; SetupError for one of another broker."""
+        """Include a router; SetupError for another broker's router."""
         if not isinstance(router, RocketMQRegistrator):
-            raise SetupError(f"a router of RocketMQ's is wanted, not {type(router).__name__}")
+            raise SetupError(f"expected a RocketMQRouter, not {type(router).__name__}")
         super().include_router(
             router,
             prefix=prefix,
@@ -162,14 +162,14 @@ class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
 
 
 class RocketMQPublisher(ArgsContainer):
-    """The arguments of a publisher of a route."""
+    """The arguments of a route's publisher."""
 
     def __init__(self, topic: str, **arguments: Any) -> None:
         super().__init__(topic=topic, **arguments)
 
 
 class RocketMQRoute(SubscriberRoute):
-    """A handler with the arguments of its subscriber."""
+    """A handler with its subscriber's arguments."""
 
     def __init__(
         self,

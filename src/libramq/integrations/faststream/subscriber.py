@@ -1,4 +1,4 @@
-"""The FastStream subscriber: a push consumer whose messages handlers get."""
+"""The FastStream subscriber: a push consumer that passes messages to handlers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -27,13 +27,13 @@ from libramq.integrations.faststream.producer import RocketMQBrokerConfig
 from libramq.integrations.faststream.publisher import ReplyPublisher
 from libramq.message.message import MessageExt
 
-#: Ours: how soon a topic that is not there yet is looked up again; the client's own period is 30 s.
+#: Ours: the interval for looking up a topic that does not exist yet; the client's own interval is 30 s.
 ROUTE_REFRESH_MS: Final = 1_000
 
 
 @dataclass(kw_only=True)
 class RocketMQSubscriberConfig(SubscriberUsecaseConfig):
-    """The configuration of a subscriber. options: those of PushConsumer."""
+    """The configuration of a subscriber. options: as in PushConsumer."""
 
     _outer_config: RocketMQBrokerConfig = field(default_factory=RocketMQBrokerConfig)
     topic: str
@@ -48,7 +48,7 @@ class RocketMQSubscriberConfig(SubscriberUsecaseConfig):
 
     @property
     def ack_policy(self) -> AckPolicy:
-        """Return when messages are acknowledged; by default failed ones come again, as in RocketMQ."""
+        """Return the acknowledgement policy; by default failed messages are redelivered, as in RocketMQ."""
         if self._ack_policy is not EMPTY:
             return self._ack_policy
         policy = self._outer_config.ack_policy
@@ -78,7 +78,7 @@ class RocketMQSubscriberSpecification(
         return [self.topic]
 
     def get_schema(self) -> dict[str, SubscriberSpec]:
-        """Return its channel."""
+        """Return the channel."""
         payload = resolve_payloads(self.get_payloads())
         message = Message(title=f"{self.name}:Message", payload=payload)
         return {
@@ -115,12 +115,12 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
 
     @property
     def group(self) -> str:
-        """Return the consumer group: one for each topic, since members of a group subscribe to the same."""
+        """Return the consumer group: one for each topic, since a group's members must subscribe alike."""
         return self._config.group or f"{self._outer_config.connection.group}-{self.topic}"
 
     @property
     def selector(self) -> Selector:
-        """Return what it subscribes to in the topic; raises ConfigError."""
+        """Return the topic's selector; raises ConfigError."""
         return selector(self._config.expression)
 
     async def start(self) -> None:
@@ -142,9 +142,9 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
             await self._fetching.start()
 
     async def stop(self) -> None:
-        """Leave the group; running handlers have the broker's graceful_timeout, and no others begin.
+        """Leave the group; no more handlers begin, and running ones get the broker's graceful_timeout.
 
-        From a handler, which it would wait for, it is done by another task.
+        If called from a handler, another task does this, because it must wait for the handler.
         """
         consumer, fetching = self._consumer, self._fetching
         if self.is_in_handler:
@@ -154,16 +154,17 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
         self._consumer = self._fetching = None
         timeout_s = self._outer_config.graceful_timeout
         timeout_ms = STOP_TIMEOUT_MS if timeout_s is None else int(timeout_s * 1000)
-        # First: what comes while FastStream waits for handlers would fail, and go to the retry topic.
+        # First: messages that arrive while FastStream waits for handlers would fail and go to the retry
+        # topic.
         if consumer is not None:
             await consumer.stop(timeout_ms=timeout_ms)
-        if fetching is not None:  # As at the end of a block: what was read is done, by whichever task.
+        if fetching is not None:  # As at the end of a block: messages read by any task are done.
             await fetching.__aexit__(None, None, None)
         await super().stop()
 
     @property
     def is_in_handler(self) -> bool:
-        """Return whether the caller is one of its handlers, for which `stop` waits."""
+        """Return whether the caller is one of the subscriber's handlers, for which `stop` waits."""
         try:
             if self._consumer is not None:
                 self._consumer.refuse_stop_in_handler()
@@ -172,7 +173,7 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
         return False
 
     async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Received] | None:
-        """Return the next message; None if none came in time. Only without handlers."""
+        """Return the next message; None if none arrives in time. Only for subscribers without handlers."""
         consumer = self._without_handlers()
 
         async def fetch() -> MessageExt | None:
@@ -182,7 +183,7 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
         return await self._read(consumer, fetch())
 
     async def __aiter__(self) -> AsyncIterator[StreamMessage[Received]]:
-        """Yield messages. Only without handlers."""
+        """Yield messages. Only for subscribers without handlers."""
         consumer = self._without_handlers()
         while True:
             try:
@@ -193,7 +194,7 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
             yield message
 
     def get_log_context(self, message: StreamMessage[Received] | None) -> dict[str, str]:
-        """Return what the log's lines begin with."""
+        """Return the fields at the beginning of log lines."""
         return {
             "topic": self.topic,
             "group": self.group,
@@ -216,10 +217,11 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
     async def _read(
         self, consumer: Consumer, fetch: Coroutine[Any, Any, MessageExt | None]
     ) -> StreamMessage[Received] | None:
-        """Fetch in a task that is done afterwards, and parse.
+        """Fetch a message in a new task, and parse it.
 
-        A broker stops its subscribers in tasks of its own. Whatever a task that still runs has fetched, the
-        consumer would wait for its next call. What was fetched for a caller that is cancelled comes again.
+        A broker stops its subscribers in its own tasks, and a consumer waits for the next call of every
+        running task that has fetched a message; the new task has ended by then. A message fetched for a
+        cancelled caller is redelivered.
         """
         fetching = asyncio.create_task(fetch)
         try:

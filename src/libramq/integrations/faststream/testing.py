@@ -1,4 +1,4 @@
-"""The FastStream test broker: an application's handlers are called in memory, without any server."""
+"""The FastStream test broker: calls an application's handlers in memory, without a server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,13 +23,13 @@ from libramq.message.validation import validate
 class TestRocketMQBroker(TestBroker[RocketMQBroker, EnterType], broker=RocketMQBroker):  # type: ignore[call-arg]
     """Tests an application: `async with TestRocketMQBroker(broker) as br: await br.publish(...)`.
 
-    with_real: with real servers; the calls of handlers are recorded only.
+    with_real: use real servers, and only record the handlers' calls.
     """
 
     def create_publisher_fake_subscriber(
         self, broker: RocketMQBroker, publisher: RocketMQTopicPublisher
     ) -> tuple[RocketMQSubscriber, bool]:
-        """Return the subscriber of a publisher's topic, and whether it is the application's."""
+        """Return a subscriber of a publisher's topic, and whether it is the application's own."""
         for each in self.brokers:
             for subscriber in each.subscribers:
                 assert isinstance(subscriber, RocketMQSubscriber)
@@ -62,7 +62,7 @@ class FakeProducer(RocketMQProducer):
             await subscriber.process_message(Received(received))
 
     async def request(self, cmd: RocketMQPublishCommand) -> Received:
-        """Call a handler, and return its result."""
+        """Call a handler and return its result."""
         received = stored(await self.message_of(cmd, cmd.body))
         for subscriber in self._subscribers(received):
             with anyio.fail_after(cmd.timeout):
@@ -99,7 +99,7 @@ def _is_selected(message: MessageExt, selected: Selector) -> bool:
 
 
 def stored(message: Message) -> MessageExt:
-    """Return a message as if a broker had stored it; raises what a producer raises about it."""
+    """Return a message as if a broker had stored it; raises the same errors as a producer."""
     validate(message)
     return MessageExt(
         topic=message.topic,
