@@ -1,1 +1,1 @@
-"""Columns: stored records as Arrow record batches, for Spark's source and for a consumer's `batches`."""
+"""Columns: stored records as Arrow record batches, for the Spark source and for a consumer's `batches`."""

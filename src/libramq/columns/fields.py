@@ -1,9 +1,10 @@
-"""Fields: byte strings and numbers taken out of a range of bytes on whole arrays, and the memory that is kept
-for it.
+"""Fields: extracts byte strings and numbers from a range of bytes with array operations, into reusable
+memory.
 
-A field of fixed size is gathered as a packed struct from any position. Fields of variable length are
+Fields of fixed size are gathered as packed structs from any positions. Fields of variable length are
 extracted without an index per byte: offsets `start0 end0 start1 end1 …` describe the buffer as a binary array
-whose even elements are the fields and whose odd ones the gaps, and Arrow's `take` copies the even ones.
+whose even elements are the fields and whose odd elements are the gaps, and Arrow's `take` copies the even
+ones.
 """
 
 from collections import deque
@@ -15,23 +16,23 @@ import pyarrow as pa
 
 from libramq.errors import RemoteProtocolError
 
-#: Ours: smaller columns are made in memory that allocators keep.
+#: Ours: smaller columns are left to the allocators, which keep memory of their size.
 LARGE_BYTES: Final = 64 * 1024
-#: Ours: sizes of blocks are multiples of this.
+#: Ours: block sizes are multiples of this.
 BLOCK_BYTES: Final = 64 * 1024
-#: Ours: what is kept at most, as for replies (`remoting.connection`).
+#: Ours: the limit for all kept blocks, as for replies (`remoting.connection`).
 KEPT_BYTES_MAX: Final = 20 * 1024 * 1024
 
 
 class ColumnMemory:
-    """Blocks of memory, for all threads of the process.
+    """Reusable memory blocks for all threads of the process.
 
-    Allocators return memory of this size to the system, which clears every page of it before it can be used
-    again: a fifth of what a consumer of record batches took. A block is free when nothing that Python, numpy
-    or Arrow made of it exists any more: that is when a `bytearray` can be resized.
+    Allocators return memory of this size to the system, which must clear every page before it can be used
+    again. That was a fifth of the time of a consumer of record batches. A block is free when no Python, numpy
+    or Arrow object refers to it, which is when its `bytearray` can be resized.
 
-        block, block, block        in the order of their last use; the oldest are forgotten, used or not,
-                                   when all together exceed the limit
+        block, block, block        in the order of their last use; the oldest are dropped, in use or not,
+                                   when the total exceeds the limit
     """
 
     def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
@@ -40,14 +41,14 @@ class ColumnMemory:
 
     @property
     def kept_bytes(self) -> int:
-        """Return the size of all blocks that are kept, in use or not."""
+        """Return the total size of the kept blocks, in use or not."""
         return sum(map(len, list(self._blocks)))
 
     def take(self, size: int) -> memoryview:
-        """Return memory of that size, with any content. It is free again when nothing refers to it."""
+        """Return uninitialised memory of this size; it becomes free again once nothing refers to it."""
         for _ in range(len(self._blocks)):
             try:
-                block = self._blocks.popleft()  # So no other thread looks at it.
+                block = self._blocks.popleft()  # So that no other thread sees it.
             except IndexError:
                 break
             is_found = size <= len(block) <= size + size // 4 + BLOCK_BYTES and _is_free(block)
@@ -56,7 +57,7 @@ class ColumnMemory:
             if memory is not None:
                 return memory
         block = bytearray(-(-size // BLOCK_BYTES) * BLOCK_BYTES + 1)
-        del block[-1]  # Room for `_is_free`, which would move it otherwise.
+        del block[-1]  # Spare room, so that `_is_free` does not move the block.
         memory = memoryview(block)[:size]
         self._keep(block)
         return memory
@@ -74,7 +75,7 @@ class ColumnMemory:
 
 
 def _is_free(block: bytearray) -> bool:
-    """Return whether nothing refers to the memory of a block: it could not be resized otherwise."""
+    """Return whether nothing refers to a block's memory, by trying to resize it."""
     try:
         block.append(0)
     except BufferError:
@@ -86,27 +87,27 @@ def _is_free(block: bytearray) -> bool:
 COLUMN_MEMORY: Final = ColumnMemory()
 
 
-#: Ours: of fewer byte strings nobody looks whether they are even.
+#: Ours: fewer byte strings are not checked for even distances.
 EVEN_MIN: Final = 8
 Positions = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
 def gather(data: bytes, positions: Positions, kind: np.dtype[Any]) -> Any:
-    """Return one packed struct from each position, which need not be aligned."""
+    """Return one packed struct from each position; positions need not be aligned."""
     last = len(data) - kind.itemsize
     if len(positions) and (int(positions.max()) > last or int(positions.min()) < 0):
         raise RemoteProtocolError("a field runs past the end of a pulled body")
     if not len(positions):
         return np.empty(0, dtype=kind)
-    # Overlapping windows of the struct's size, one byte apart; copied as raw bytes, which numpy does ten
-    # times faster than field by field.
+    # Overlapping windows of the struct's size, one byte apart. numpy copies raw bytes ten times faster than
+    # fields.
     size = kind.itemsize
     return np.ndarray((last + 1,), f"V{size}", data, 0, (1,))[positions].view(kind)
 
 
 def slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
-    """Return the byte strings [start, end) as a binary array. They are in order and do not overlap."""
+    """Return the byte strings [start, end) as a binary array. They must be in order and not overlap."""
     count = len(starts)
     if not count:
         return pa.array([], pa.binary())
@@ -121,7 +122,7 @@ def slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
 
 
 def even_distance(starts: Positions, ends: Positions) -> int | None:
-    """Return the distance of many byte strings of one size that begin at even distances; None of others."""
+    """Return the distance of byte strings with equal sizes and distances; None for others or for few."""
     if len(starts) < EVEN_MIN:
         return None
     size, step = int(ends[0] - starts[0]), int(starts[1] - starts[0])
@@ -131,7 +132,7 @@ def even_distance(starts: Positions, ends: Positions) -> int | None:
 
 
 def _even_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array | None:
-    """Return byte strings of one size at even distances; None of others. 1 KiB take half of `take`'s time."""
+    """Return byte strings of equal size and distance; None for others. Half of `take`'s time for 1 KiB."""
     step = even_distance(starts, ends)
     if step is None:
         return None

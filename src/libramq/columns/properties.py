@@ -1,7 +1,7 @@
-"""Properties: those of many records at once, as Arrow columns of values.
+"""Properties: the properties of many records at once, as Arrow columns of values.
 
-One producer's records often have properties of one form, of which only bytes of values differ: then the first
-text tells where every value is. Others are searched for separators, all at once.
+One producer's records often have property texts that differ only in bytes of values. Then the first text
+shows where all values are. In other texts, the separators are searched, in all records at once.
 
     KEYS ␁ key-17 ␂ TAGS ␁ new ␂        begin ── middle ── end of each pair
 """
@@ -18,10 +18,10 @@ _PAIR_END, _NAME_END = 2, 1
 
 
 class Properties:
-    """The properties in an array of texts, a row each.
+    """The properties in an array of texts, one per row.
 
-    As in Java, the last separator may be missing and a pair needs a name and a value of at least one
-    character each; anything else is ignored.
+    As in Java, the last separator may be missing, and both the name and the value of a pair need at least one
+    character; anything else is ignored.
 
     Upstream: MessageDecoder.string2messageProperties.
     """
@@ -37,7 +37,7 @@ class Properties:
         ends, next_starts = _pair_ends(self._text, row_starts, row_ends)
         begins = np.concatenate((np.zeros(min(1, len(next_starts)), dtype=np.int64), next_starts[:-1]))
         if len(equals_signs) == len(ends) and np.all((equals_signs > begins) & (equals_signs < ends - 1)):
-            self._begins, self._middles, self._ends = begins, equals_signs, ends  # The usual form.
+            self._begins, self._middles, self._ends = begins, equals_signs, ends  # The usual case.
         else:
             middles = np.append(equals_signs, len(self._text))[np.searchsorted(equals_signs, begins)]
             is_pair = (middles > begins) & (middles < ends - 1)
@@ -48,12 +48,12 @@ class Properties:
         if pairs and not rest and self._begins is begins:
             last = ends[pairs - 1 :: pairs]
             is_regular = np.array_equal(last, row_ends - 1) or np.array_equal(last, row_ends)
-        #: The number of pairs per row, if it is the same for all: columns of pairs, so to speak.
+        #: The number of pairs per row if all rows have the same, so that pairs form columns; else 0.
         self._pairs_per_row = pairs if is_regular else 0
 
     @cached_property
     def _first_pairs(self) -> Positions:
-        """Return where the pairs of each row begin. Pairs do not cross rows."""
+        """Return the index of each row's first pair. Pairs do not cross rows."""
         return np.searchsorted(self._begins, self._bounds)
 
     @cached_property
@@ -66,7 +66,7 @@ class Properties:
         return self._middles - self._begins
 
     def values_of(self, name: bytes) -> pa.Array:
-        """Return the value of one property for every record, or null; the last one counts."""
+        """Return the value of one property for every record, or null; the last of several counts."""
         column = self._column_of(name)
         if column is not None:
             every = slice(column, None, self._pairs_per_row)
@@ -86,11 +86,12 @@ class Properties:
         return values.take(pa.array(place, mask=missing))
 
     def _column_of(self, name: bytes) -> int | None:
-        """Return the index at which every row has this name, as one producer's have; None if rows differ.
+        """Return the column in which every row has this name, as in one producer's records; None if rows
+        differ.
 
         This takes a few comparisons per row; searching all pairs and their rows costs three times as much.
         """
-        for column in reversed(range(self._pairs_per_row)):  # The last one counts.
+        for column in reversed(range(self._pairs_per_row)):  # The last of several pairs counts.
             every = slice(column, None, self._pairs_per_row)
             has_size = self._name_sizes[every] == len(name)
             if not has_size.any():
@@ -106,7 +107,7 @@ class Properties:
         return None
 
     def _have_name(self, pairs: Positions, name: bytes) -> npt.NDArray[np.bool_]:
-        """Return which of these pairs, whose names have that size, have that name."""
+        """Return which of these pairs have this name; all their names must have its size."""
         if not len(pairs):
             return np.zeros(0, dtype=np.bool_)
         # Overlapping windows of the name's size, one byte apart.
@@ -114,7 +115,7 @@ class Properties:
         return windows[self._begins[pairs]] == name  # type: ignore[no-any-return]
 
     def as_map(self) -> pa.Array:
-        """Return all properties."""
+        """Return all properties as a map column."""
         names = slices(self._buffer, self._begins, self._middles)
         values = slices(self._buffer, self._middles + 1, self._ends)
         return pa.MapArray.from_arrays(
@@ -123,13 +124,13 @@ class Properties:
 
 
 def _pair_ends(text: Bytes, row_starts: Positions, row_ends: Positions) -> tuple[Positions, Positions]:
-    """Return where pairs end, and where the next ones begin."""
+    """Return the ends of pairs and the starts of the next pairs."""
     ends = np.flatnonzero(text == _PAIR_END)
     next_starts = ends + 1
     is_closed = row_ends == row_starts
     is_closed[~is_closed] = text[row_ends[~is_closed] - 1] == _PAIR_END
     if not is_closed.all():
-        # Rows end pairs too. A row's end goes before a separator that opens the next row.
+        # Row ends also end pairs. A row's end sorts before a separator at the start of the next row.
         order = np.argsort(np.concatenate((row_ends, ends)), kind="stable")
         next_starts = np.concatenate((row_ends, next_starts))[order]
         ends = np.concatenate((row_ends, ends))[order]
@@ -137,9 +138,9 @@ def _pair_ends(text: Bytes, row_starts: Positions, row_ends: Positions) -> tuple
 
 
 class AlikeProperties:
-    """The properties of records whose texts differ in nothing but bytes of values.
+    """The properties of records whose texts differ only in bytes of values.
 
-    pairs: by name, where its value begins and ends in each text; the last one counts.
+    pairs: by name, the start and end of its value in each text; the last pair counts.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class AlikeProperties:
 
     @classmethod
     def of(cls, buffer: pa.Buffer, starts: Positions, ends: Positions) -> "AlikeProperties | None":
-        """Return the properties between these positions of the bytes; None of others."""
+        """Return the properties between these positions of the buffer; None if the texts are not alike."""
         step = even_distance(starts, ends)
         if step is None:
             return None
@@ -172,12 +173,12 @@ class AlikeProperties:
         return slices(self._buffer, self._starts + begin, self._starts + end)
 
     def as_map(self) -> pa.Array:
-        """Return all properties."""
+        """Return all properties as a map column."""
         return Properties(slices(self._buffer, self._starts, self._ends)).as_map()
 
 
 def _pairs_of(text: bytes) -> tuple[dict[bytes, tuple[int, int]], npt.NDArray[np.bool_]]:
-    """Return where the values of a text are, by name, and which of its bytes belong to values."""
+    """Return the positions of values in a text, by name, and which of its bytes belong to values."""
     pairs: dict[bytes, tuple[int, int]] = {}
     is_value = np.zeros(len(text), dtype=np.bool_)
     begin = 0
@@ -192,13 +193,13 @@ def _pairs_of(text: bytes) -> tuple[dict[bytes, tuple[int, int]], npt.NDArray[np
 
 
 def properties_of(buffer: pa.Buffer, starts: Positions, ends: Positions) -> Properties | AlikeProperties:
-    """Return the properties of records, whose texts are between these positions of the bytes."""
+    """Return the properties of records, given the positions of their texts in the buffer."""
     alike = AlikeProperties.of(buffer, starts, ends)
     if alike is not None:
         return alike
     texts = slices(buffer, starts, ends)
     size = int(ends[0] - starts[0]) if len(starts) else 0
-    if size and (ends - starts == size).all():  # Their bodies may differ in size.
+    if size and (ends - starts == size).all():  # The bodies' sizes may differ.
         places = np.arange(0, len(starts) * size, size)
         alike = AlikeProperties.of(texts.buffers()[2], places, places + size)
     return alike or Properties(texts)

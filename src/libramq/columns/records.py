@@ -1,13 +1,12 @@
-"""Columns: adjacent stored records as Arrow columns, computed on whole arrays: bodies, tags, keys,
+"""Columns: adjacent stored records as Arrow columns, computed with array operations: bodies, tags, keys,
 properties, message ids, times.
 
-        bytes of pull replies ──► where each record starts        by its magic, checked by its size
-                              ──► fixed fields                    one gather of a packed struct, at any
-                              alignment
-                          ──► body, topic, properties         one copy each, by Arrow's `take`
-                          ──► tag, key, message id            by `columns.properties`
+    bytes of pull replies ──► the start of each record      by its magic, checked by its size
+                          ──► fixed fields                  one gather of a packed struct, at any alignment
+                          ──► body, topic, properties       one copy each, by Arrow's `take`
+                          ──► tag, key, message id          by `columns.properties`
 
-No Python object is created per message (except for compressed bodies).
+No Python object is created per message, except for compressed bodies.
 
 Record format: store/MessageExtEncoder.java.
 """
@@ -31,16 +30,16 @@ from libramq.message.compression import decompress_body
 from libramq.message.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from libramq.message.record_head import HOST_BITS
 
-#: Ours: larger records are found faster by their sizes than by their magic.
+#: Ours: following the sizes of larger records is faster than searching for their magic.
 MARKED_BYTES_MAX: Final = 512
 _U32: Final = np.dtype(">u4")
 
 
 def record_starts(data: bytes) -> Positions:
-    """Return where each record starts; the records must fill the bytes exactly.
+    """Return the start of each record; the records must fill the bytes exactly.
 
-    Records of one size are found by dividing. Small ones of several sizes are found by their magic, all at
-    once, and checked by their sizes; otherwise the sizes are followed.
+    Records of equal size are found by division. Small records of different sizes are found by searching for
+    their magic, all at once, and checked by their sizes. Otherwise the sizes are followed.
     """
     size = int.from_bytes(data[:4])
     even = _even_starts(data, size)
@@ -63,7 +62,7 @@ def record_starts(data: bytes) -> Positions:
 
 
 def _even_starts(data: bytes, size: int) -> Positions | None:
-    """Return where records begin that all have this size, and fill the bytes; None of others."""
+    """Return the starts of records that all have this size and fill the bytes; None for others."""
     count, rest = divmod(len(data), max(size, 1))
     if rest or not count or size < RECORD_BYTES_MIN:
         return None
@@ -72,7 +71,7 @@ def _even_starts(data: bytes, size: int) -> Positions | None:
 
 
 def _marked_starts(data: bytes) -> Positions:
-    """Find records by their magic: 0.2 ns a byte; following sizes takes 0.12 µs each."""
+    """Find records by their magic at 0.2 ns per byte; following sizes takes 0.12 µs per record."""
     first_bytes = np.flatnonzero(np.frombuffer(data, np.uint8) == MAGIC_V1 >> 24)
     places = first_bytes[(first_bytes >= 4) & (first_bytes <= len(data) - 4)]
     magic = gather(data, places, _U32)
@@ -98,7 +97,7 @@ def _followed_starts(data: bytes) -> Positions:
 
 MILLIS_MAX: Final = (1 << 63) // 1000 - 1  # Arrow's microseconds are signed 64-bit numbers.
 
-# The record up to its first field of variable place, then what follows each host.
+# The record up to its first field at a variable position, then the fields after each host.
 _HEAD = np.dtype(
     [
         ("size", ">u4"),
@@ -133,13 +132,13 @@ FIELDS: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("reconsumeTimes", pa.int32()),
     ("properties", pa.map_(pa.string(), pa.string())),
 )
-"""The columns of libramq.spark.schema as Arrow types them."""
+"""The columns of libramq.spark.schema with their Arrow types."""
 
 COLUMNS: Final[tuple[str, ...]] = tuple(name for name, _ in FIELDS)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of a batch with these columns, in this order."""
+    """Return the schema of a batch with these columns in this order."""
     kinds = dict(FIELDS)
     return pa.schema([pa.field(name, kinds[name]) for name in columns])
 
@@ -147,8 +146,8 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 class Records:
     """The parsed positions of records in a range of bytes; each column is computed on request.
 
-    starts: their positions, in ascending order; None if they are adjacent and fill the bytes. wrapped:
-    batches of RocketMQ's may be among them (`columns.unwrapped`); RemoteProtocolError for any others.
+    starts: their positions in ascending order; None if they are adjacent and fill the bytes. wrapped:
+    RocketMQ's inner batches are allowed (`columns.unwrapped`). Raises RemoteProtocolError for other batches.
     """
 
     def __init__(self, data: bytes, starts: Positions | None = None, *, wrapped: bool = False) -> None:
@@ -165,7 +164,7 @@ class Records:
         self._head = head
         self._sys_flag = head["sys_flag"].astype(np.int64)
         bits = self._sys_flag & flags.WRAPPED
-        #: The rows that are batches.
+        #: The rows that are inner batches.
         self.wrapped_rows: list[int] = np.flatnonzero(bits == flags.WRAPPED).tolist()
         if np.any(bits == flags.INNER_BATCH) or (self.wrapped_rows and not wrapped):
             raise RemoteProtocolError("records of batch queues (queue.type=BatchCQ) cannot be read")
@@ -194,7 +193,7 @@ class Records:
 
     @property
     def size(self) -> int:
-        """Return the size of the bytes that they are in."""
+        """Return the size of the bytes that hold the records."""
         return len(self._data)
 
     def record(self, row: int) -> bytes:
@@ -211,7 +210,7 @@ class Records:
         return int(self._head["physical_offset"][row])
 
     def store_timestamp_ms(self, row: int) -> int:
-        """Return when one record was stored."""
+        """Return the store timestamp of one record."""
         start = int(self._stored_at[row])
         return int.from_bytes(self._data[start : start + 8], signed=True)
 
@@ -225,7 +224,7 @@ class Records:
         return self._head["physical_offset"].astype(np.int64)  # type: ignore[no-any-return]
 
     def has_good_crcs(self) -> bool:
-        """Return whether every body, as it is stored, matches its checksum."""
+        """Return whether every stored body matches its checksum."""
         view, (starts, ends) = memoryview(self._data), self._body
         bodies = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         found = np.fromiter(map(crc32, bodies), np.int64, len(self)) & 0x7FFF_FFFF
@@ -242,7 +241,7 @@ class Records:
     def batch(self, brokers: Sequence[tuple[str, int]], schema: pa.Schema) -> pa.RecordBatch:
         """Return the columns of the schema, in its order.
 
-        brokers: the records' brokers, each with the position where its bytes end.
+        brokers: the records' brokers, each with the end position of its bytes.
         """
         columns: dict[str, Callable[[], pa.Array]] = {
             "topic": self._topics,
@@ -286,8 +285,8 @@ class Records:
     def _decompressed(self, row: int, stored: bytes) -> bytes:
         try:
             return decompress_body(stored, int(self._sys_flag[row]))
-        except RemoteProtocolError as error:  # As for handlers: one message must not stop a stream for ever.
-            from libramq.logs import get_logger  # Loaded with the first such message only.
+        except RemoteProtocolError as error:  # As for handlers: one message must not block a stream forever.
+            from libramq.logs import get_logger  # Imported only for the first such message.
 
             get_logger(__name__).error(
                 "a row has its body as it is stored, because it cannot be decompressed",
@@ -297,7 +296,7 @@ class Records:
             return stored
 
     def _message_ids(self, unique_keys: pa.Array) -> pa.Array:
-        """Return the producer's id, or else the offset id: store host, port, physical offset."""
+        """Return the producer's unique id, else the offset id: store host, port, physical offset."""
         missing = unique_keys.is_null().to_numpy(zero_copy_only=False)
         if not missing.any():
             return text_of(unique_keys)

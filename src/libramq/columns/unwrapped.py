@@ -1,10 +1,9 @@
-"""Unwrapped records: records of which some are inner batches, as columns with a row for each message; a batch
-that cannot be read is one row.
+"""Unwrapped records: columns of records that include inner batches, with a row for each message.
 
     record: head │ body: item 7 │ item 8 │ item 9 │ topic   ─►   rows 7, 8, 9: the head's fields, repeated;
                                                                  bodies and properties where the items are
 
-A batch that cannot be read is one row, with its body as it is stored: a queue must not end at it.
+An unreadable batch becomes one row with its body as stored, so that reading continues after it.
 
 Upstream: MessageDecoder.decodeMessage.
 """
@@ -33,10 +32,10 @@ _U16: Final = np.dtype(">u2")
 
 
 class Batch(NamedTuple):
-    """A batch: where its body is, and how many items it announces. row: of its record.
+    """A batch: the position of its body and its stated number of items. row: the index of its record.
 
-    Where a batch's items have one size, their places are an arithmetic sequence; else the sizes are followed.
-    What the items say of themselves is then read and checked for all batches at once.
+    If a batch's items have equal sizes, their positions are an arithmetic sequence; otherwise the sizes are
+    followed. The item heads are then read and checked for all batches at once.
 
     Upstream: MessageDecoder.decodeMessages.
     """
@@ -48,7 +47,7 @@ class Batch(NamedTuple):
 
 
 class InnerItems(NamedTuple):
-    """The items of batches, in the order of these. batches: those that can be read."""
+    """The items of batches, in the order of the batches. batches: only the readable ones."""
 
     batches: Sequence[Batch]
     flags: npt.NDArray[np.int64]
@@ -57,7 +56,7 @@ class InnerItems(NamedTuple):
 
 
 def find_items(data: bytes, batches: Sequence[Batch]) -> InnerItems:
-    """Return the items of all batches that can be read; a batch ends where its last item does."""
+    """Return the items of all readable batches, whose last items must end with the batch."""
     placed = [(batch, starts) for batch in batches if (starts := _starts(data, batch)) is not None]
     kept = [batch for batch, _ in placed]
     starts = np.concatenate([starts for _, starts in placed]) if placed else np.empty(0, dtype=np.int64)
@@ -79,7 +78,7 @@ def find_items(data: bytes, batches: Sequence[Batch]) -> InnerItems:
 
 
 def _starts(data: bytes, batch: Batch) -> Positions | None:
-    """Return where each item begins; None unless there are so many, and the last ends with the batch."""
+    """Return each item's start; None if their number is wrong or the last does not end with the batch."""
     _, start, end, count = batch
     if end - start < ITEM_BYTES_MIN * count:
         return None
@@ -108,12 +107,12 @@ def _followed_starts(data: bytes, batch: Batch) -> Positions | None:
 
 
 def unwrapped(records: Records) -> Records:
-    """Return records with the messages of the batches among them in the places of these."""
+    """Return records in which batches are replaced by their messages."""
     return UnwrappedRecords(records) if records.wrapped_rows else records
 
 
 class UnwrappedRecords(Records):
-    """Messages of batches, and single ones. pulled: the records that they are in."""
+    """Single messages and messages of batches. pulled: the records that hold them."""
 
     def __init__(self, pulled: Records) -> None:
         plain = _decompressed(pulled)
@@ -132,7 +131,7 @@ class UnwrappedRecords(Records):
         self._data, self._buffer = stored._data, stored._buffer
         self.wrapped_rows = []
         self._starts = pulled._starts[of]
-        self._head = head = stored._head.take(of)  # An index by an array goes field by field.
+        self._head = head = stored._head.take(of)  # Indexing with an array would copy field by field.
         head["queue_offset"] += numbers
         head["physical_offset"] |= numbers << PLACE_BITS
         head["flag"][is_item] = items.flags
@@ -146,10 +145,10 @@ class UnwrappedRecords(Records):
         self._properties = _placed(stored._properties, of, is_item, items.properties)
 
     def record(self, row: int) -> bytes:
-        """Return the bytes of one record; for a message of a batch, as a broker that unwraps it has them."""
+        """Return the bytes of one record; for a message of a batch, as if a broker had unwrapped it."""
         stored = int(self._record_of[row])
         start = int(self._stored._starts[stored])
-        head = _head(self._data, start)  # A batch of 1 MiB is not copied for one of its messages.
+        head = _head(self._data, start)  # Avoids copying a batch of 1 MiB for one of its messages.
         if not head.sys_flag & flags.INNER_BATCH or self._sys_flag[row] & flags.INNER_BATCH:
             return self._stored.record(stored)
         fields = HEADS[head.sys_flag & HOST_BITS].unpack_from(self._data, start)
@@ -172,7 +171,7 @@ class UnwrappedRecords(Records):
         )
 
     def has_good_crcs(self) -> bool:
-        """Return whether every body, as it is stored, matches its checksum."""
+        """Return whether every stored body matches its checksum."""
         return self._pulled.has_good_crcs()
 
     def _topics(self) -> pa.Array:
@@ -185,7 +184,7 @@ def _placed(
     is_item: npt.NDArray[np.bool_],
     items: tuple[Positions, Positions],
 ) -> tuple[Positions, Positions]:
-    """Return where something of each row begins and ends: in its record, or in an item of a batch."""
+    """Return each row's start and end of a field, in its record or in an item of a batch."""
     if is_item.all():
         return items
     starts, ends = stored[0][of], stored[1][of]
@@ -200,7 +199,7 @@ def _head(data: bytes, start: int = 0) -> RecordHead:
 
 
 def _batches(records: Records) -> Sequence[Batch]:
-    """Return the batches among records, without what cannot be decompressed."""
+    """Return the batches among records, except those that could not be decompressed."""
     found = []
     for row in records.wrapped_rows:
         head = _head(records._data, int(records._starts[row]))
@@ -210,9 +209,9 @@ def _batches(records: Records) -> Sequence[Batch]:
 
 
 def _decompressed(records: Records) -> bytes | None:
-    """Return the bytes of records with the bodies of all batches decompressed; None if they are so.
+    """Return the bytes of records with the bodies of all batches decompressed; None if none is compressed.
 
-    A body that cannot be decompressed stays as it is.
+    A body that cannot be decompressed stays unchanged.
     """
     compressed = set(np.flatnonzero(records._sys_flag & flags.COMPRESSED).tolist()).intersection(
         records.wrapped_rows
@@ -224,7 +223,7 @@ def _decompressed(records: Records) -> bytes | None:
 
 
 def _plain(record: bytes) -> bytes:
-    """Return the record of a batch with its body decompressed, or as it is."""
+    """Return the record of a batch with its body decompressed if possible."""
     head = _head(record)
     try:
         body = decompress_body(record[head.body_start : head.body_end], head.sys_flag)
@@ -241,7 +240,7 @@ def _plain(record: bytes) -> bytes:
 def _log_unreadable(records: Records, rows: set[int]) -> None:
     if not rows:
         return
-    from libramq.logs import get_logger  # As in `records`: loaded with the first such batch only.
+    from libramq.logs import get_logger  # As in `records`: imported only for the first such batch.
 
     for row in sorted(rows):
         get_logger(__name__).error(
