@@ -1,1 +1,1 @@
-"""Apache's documents: fastjson's dialect, properties files, and the documents of routes, tables and users."""
+"""Apache's document formats: fastjson's dialect, properties files, and routes, tables and users."""

@@ -6,7 +6,7 @@
     AclInfo     subject ("User:alice"), policies ─► entries: resource, actions, sourceIps, decision
     Account     one user with both, in config/users.json
 
-A password is in no repr. Upstream: remoting/protocol/body/UserInfo.java, AclInfo.java.
+No repr contains a password. Upstream: remoting/protocol/body/UserInfo.java, AclInfo.java.
 """
 
 import msgspec
@@ -15,7 +15,7 @@ from libramq.formats.document import Document
 
 
 class UserInfo(Document, frozen=True, kw_only=True, omit_defaults=True):
-    """A user; what an update leaves out stays as it is. passwords: how many it has, if not one."""
+    """A user; an update leaves absent fields unchanged. passwords: the number of passwords, if not one."""
 
     username: str | None = None
     password: str | None = None
@@ -26,12 +26,12 @@ class UserInfo(Document, frozen=True, kw_only=True, omit_defaults=True):
     passwords: int | None = None
 
     def __repr__(self) -> str:
-        """Return it without the password."""
+        """Return a representation without passwords."""
         return f"UserInfo({self.username!r}, {self.user_type!r}, {self.user_status!r})"
 
 
 class PolicyEntryInfo(Document, frozen=True, kw_only=True):
-    """A decision about one resource, or about those that its pattern fits."""
+    """A decision about one resource or all that match its pattern."""
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -40,7 +40,7 @@ class PolicyEntryInfo(Document, frozen=True, kw_only=True):
 
 
 class PolicyInfo(Document, frozen=True, kw_only=True):
-    """A policy: Custom, whose entries come first, or Default."""
+    """A policy: Custom, whose entries take precedence, or Default."""
 
     policy_type: str | None = None
     entries: list[PolicyEntryInfo] | None = None
@@ -54,9 +54,9 @@ class AclInfo(Document, frozen=True, kw_only=True):
 
 
 class Account(Document, frozen=True, kw_only=True, omit_defaults=True):
-    """A user with its policies, as one entry of the table: so neither outlives the other.
+    """A user with its policies in one table entry, so that neither outlives the other.
 
-    second_password: is valid, too; empty: there is none.
+    second_password: also valid; empty if there is none.
     """
 
     password: str
@@ -66,11 +66,11 @@ class Account(Document, frozen=True, kw_only=True, omit_defaults=True):
     policies: list[PolicyInfo] = []
 
     def __repr__(self) -> str:
-        """Return it without the password."""
+        """Return a representation without passwords."""
         return f"Account({self.user_type!r}, {self.user_status!r}, {self.policies!r})"
 
     def info(self, name: str) -> UserInfo:
-        """Return the user as requests answer it: without its passwords."""
+        """Return the user as in responses, without its passwords."""
         count = len(self.passwords)
         return UserInfo(
             username=name,
@@ -81,7 +81,7 @@ class Account(Document, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def passwords(self) -> tuple[str, ...]:
-        """Return the passwords, any of which proves the user."""
+        """Return the passwords, each of which authenticates the user."""
         return (self.password, self.second_password) if self.second_password else (self.password,)
 
     def acl(self, name: str) -> AclInfo:

@@ -1,6 +1,4 @@
-"""The document: how a typed value is read from and written in fastjson's dialect, and the bounds of what is
-read.
-"""
+"""The document: reads and writes typed values in fastjson's dialect, within bounds."""
 
 import functools
 from collections.abc import Hashable
@@ -24,13 +22,14 @@ class Document(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def decode_body(data: bytes, kind: type[T], bounds: fastjson.Bounds | None = None) -> T:
-    """Decode a body; RemoteProtocolError names the invalid member, or the bound.
+    """Decode a body; RemoteProtocolError names the invalid member or the bound.
 
-    Standard JSON becomes the typed value at once; the dialect's reader has everything else, and each error.
+    Standard JSON is decoded directly to the typed value; the dialect's reader handles everything else, and
+    reports all errors.
     """
-    hashable: Any = kind  # As all types are; mypy doubts it of a type variable.
+    hashable: Any = kind  # All types are hashable, but mypy does not know it of a type variable.
     decoder = _decoder(hashable)
-    is_bounded = (  # Most bodies have fewer bytes than they may have marks.
+    is_bounded = (  # Most bodies have fewer bytes than the limit of marks.
         bounds is None
         or len(data) <= bounds.marks
         or fastjson.count_marks(data, bounds.marks) <= bounds.marks
@@ -46,7 +45,7 @@ def decode_body(data: bytes, kind: type[T], bounds: fastjson.Bounds | None = Non
 
 @functools.cache
 def _decoder(kind: Hashable) -> "msgspec.json.Decoder[Any] | None":
-    """Return the decoder of a type; None for maps with keys that standard JSON lacks."""
+    """Return the decoder of a type; None for maps with keys that standard JSON does not allow."""
     try:
         decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, strict=False)
     except TypeError:
@@ -65,7 +64,7 @@ def from_value(value: Any, kind: type[T]) -> T:
 def encode_body(body: Any) -> bytes:
     """Encode a body in fastjson's dialect, as the Java side writes and reads it.
 
-    Plain typed values are written at once; the dialect's writer has everything else.
+    Plain typed values are encoded directly; the dialect's writer handles everything else.
     """
     data = encode_plain(body)
     return data if data is not None else fastjson.dumps(body)

@@ -1,5 +1,5 @@
-r"""Java properties: how the text of configuration files is read and written, what counts as a number, and
-which line has a mistake.
+r"""Java properties: reads and writes configuration files, parses numbers as Java does, and names lines with
+errors.
 
     name=value  |  name: value  |  name value      \ at a line's end: the value continues in the next line
     # comment   |  ! comment                       \t \n \f \r \uXXXX, \ before anything else: that character
@@ -14,9 +14,9 @@ from typing import Final
 
 from libramq.errors import ConfigError
 
-#: Ours: how much of a value a message shows.
+#: Ours: the most characters of a value in a message.
 SHOWN_MAX: Final = 64
-#: java.util.Properties ends a line nowhere else; str.splitlines() does, for example at U+2028.
+#: The only line ends in java.util.Properties; str.splitlines() also splits elsewhere, for example at U+2028.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _BLANKS: Final = " \t\f"
 _TRIMMED: Final = "".join(map(chr, range(ord(" ") + 1)))  # String.trim()
@@ -27,7 +27,7 @@ _BYTE_ORDER_MARKS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a properties file, which is Latin-1; ConfigError names the file, the line and the remedy."""
+    """Read a properties file (Latin-1); ConfigError names the file, the line and the remedy."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -39,7 +39,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def read_properties_files(paths: Iterable[Path]) -> dict[str, str]:
-    """Read several properties files as one, the later ones winning: secrets can have a file of their own."""
+    """Read several properties files as one; later files take precedence. Secrets may have their own file."""
     properties: dict[str, str] = {}
     for path in paths:
         properties |= read_properties(path)
@@ -47,11 +47,11 @@ def read_properties_files(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the properties in a text; ConfigError names the line in which Java finds a mistake."""
+    """Return the properties in a text; ConfigError names the line in which Java finds an error."""
     properties = {}
     for number, line in _logical_lines(text):
         match = _LINE.fullmatch(line)
-        assert match is not None, "a logical line ends with no backslash of its own"
+        assert match is not None, "a logical line does not end with a continuation backslash"
         try:
             name, value = map(_unescaped, match.groups())
         except UnicodeDecodeError:
@@ -69,17 +69,17 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a value means to Java, whose numbers have no underscores; None if it is none."""
+    """Return the integer that Java reads from a value, without underscores; None if it is not a number."""
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
 
 
 def shown(text: str) -> str:
-    """Return a value as a message shows it: the beginning, if it is long."""
+    """Return a value for a message, truncated if it is long."""
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}… ({len(text)} characters)"
 
 
 def property_line(name: str, value: str) -> str:
-    """Return the line from which Java, and `parse_properties`, reads the value."""
+    """Return a line from which Java and `parse_properties` read this value."""
     escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     units = escaped.encode("utf-16-be", "surrogatepass")
     codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
@@ -87,7 +87,7 @@ def property_line(name: str, value: str) -> str:
 
 
 def _decode(data: bytes) -> dict[str, str]:
-    """Return a file's properties. Java would read UTF-8 as other characters without a word: it is refused."""
+    """Return a file's properties. UTF-8 is refused, because Java would silently read other characters."""
     if data.startswith(_BYTE_ORDER_MARKS) or b"\0" in data:
         raise ConfigError(
             "line 1: the file begins with a byte order mark, or is no text; save it as Latin-1 or plain ASCII"
@@ -111,7 +111,7 @@ def _is_utf_8(line: str) -> bool:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are neither blank nor comments, continued ones as one, with their numbers."""
+    """Yield numbers and texts of logical lines, joining continuation lines; skip blanks and comments."""
     lines = enumerate(_LINE_END.split(text), 1)
     for number, line in lines:
         line = line.lstrip(_BLANKS)
@@ -120,7 +120,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         parts = [line]
         while (len(parts[-1]) - len(parts[-1].rstrip("\\"))) % 2:
             parts[-1] = parts[-1][:-1]
-            if parts == [""]:  # Nothing yet: the next line may be a comment.
+            if parts == [""]:  # Still empty: the next line may be a comment.
                 break
             parts.append(next(lines, (0, ""))[1].lstrip(_BLANKS))
         else:
@@ -128,7 +128,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unescaped(text: str) -> str:
-    r"""Return the text that is meant; ValueError at an incomplete \uXXXX, or half a surrogate pair."""
+    r"""Return the unescaped text; ValueError for an incomplete \uXXXX or half a surrogate pair."""
     if "\\" not in text:
         return text
     text = _ESCAPE.sub(_character, text)

@@ -1,5 +1,5 @@
-"""The route: where a topic's queues are, as a name server answers; which address of a broker name is used,
-and which brokers are away.
+"""The route: the brokers and queues of a topic, as returned by a name server, with brokers' addresses and
+absent brokers.
 
 Upstream: remoting/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java.
 """
@@ -41,14 +41,14 @@ class BrokerData(Document, frozen=True, kw_only=True):
 
     @property
     def any_address(self) -> str | None:
-        """Return the master's address, else that of the slave with the lowest id."""
+        """Return the master's address, else the address of the slave with the lowest id."""
         return self.broker_addrs[min(self.broker_addrs)] if self.broker_addrs else None
 
 
 class TopicRouteData(Document, frozen=True, kw_only=True):
-    """Everything that a client needs to reach a topic.
+    """Everything a client needs to reach a topic.
 
-    lb_absent_brokers: ours: those that had the topic and are away; Apache's name servers forget them.
+    lb_absent_brokers: LibraMQ's: absent brokers that had the topic; Apache's name servers forget them.
     """
 
     queue_datas: list[QueueData] = []
@@ -60,11 +60,11 @@ class TopicRouteData(Document, frozen=True, kw_only=True):
 
 
 def away_remark(broker_names: Sequence[str]) -> str:
-    """Return what LibraMQ's name servers add to the remark that a topic has no route."""
+    """Return the text that LibraMQ's name servers append to the remark that a topic has no route."""
     return f"; {', '.join(broker_names)} had it and is away" if broker_names else ""
 
 
 def away_of_remark(remark: str) -> list[str]:
-    """Return the brokers that had a topic and are away, of the remark that it has no route."""
+    """Parse the absent brokers that had a topic from the remark that it has no route."""
     found = _AWAY.search(remark)
     return found[1].split(", ") if found else []

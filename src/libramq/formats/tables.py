@@ -15,7 +15,7 @@ PERM_INHERIT: Final = 1
 
 
 class DataVersion(Document, frozen=True, kw_only=True):
-    """The version of a table: a newer one has a greater counter or timestamp."""
+    """The version of a table; a newer version has a greater counter or timestamp."""
 
     state_version: int = 0
     timestamp: int = 0
@@ -49,7 +49,7 @@ class TopicConfig(Document, frozen=True, kw_only=True):
         return self.perm & PERM_READ != 0
 
 
-#: MessageRequestMode.java: how a group reads a topic.
+#: A group's way of reading a topic; MessageRequestMode.java.
 MODE_PULL: Final = "PULL"
 MODE_POP: Final = "POP"
 
@@ -57,7 +57,7 @@ MODE_POP: Final = "POP"
 class MessageRequestMode(Document, frozen=True, kw_only=True):
     """A group's way of reading a topic under server-side assignment (SetMessageRequestModeRequestBody.java).
 
-    pop_share_queue_num: with how many members more a member shares its queues; 0 or less: with all.
+    pop_share_queue_num: the number of other members with which a member shares its queues; 0 or less for all.
     """
 
     topic: str
@@ -69,8 +69,9 @@ class MessageRequestMode(Document, frozen=True, kw_only=True):
 class SubscriptionGroupConfig(Document, frozen=True, kw_only=True):
     """One consumer group at one broker.
 
-    group_retry_policy, subscription_data_set: Apache's, kept as they are; None if there is none.
-    forbidden_topics: ours, in journals only: its entry of the forbidden table, where that was changed.
+    group_retry_policy, subscription_data_set: Apache's, kept unchanged; None if absent.
+    forbidden_topics: LibraMQ's, only in journals: the group's entry in the forbidden table, if that was
+    changed.
     """
 
     group_name: str
