@@ -37,7 +37,7 @@ def test_duplicates_of_the_group_are_allowed_and_reported():
         ({"table_keys": ["a", "b", "c", "c"]}, {"rows of table flights"}),
         (
             {"table_keys": ["a", "b", "x"]},
-            {"flights missing from it", "rows that are no flight"},
+            {"flights missing from it", "rows that are not a flight"},
         ),
         ({"table": {**GOOD["table"], "places": 2}}, {"different queue offsets in it"}),
         ({"table": {**GOOD["table"], "delay_flights": 2}}, {"flights counted in table delays"}),

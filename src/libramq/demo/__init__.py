@@ -1,1 +1,1 @@
-"""The demonstration: real flights through name server, broker, a consumer group and Spark."""
+"""The demonstration: real flight data through a name server, a broker, a consumer group and Spark."""

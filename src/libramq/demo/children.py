@@ -1,6 +1,6 @@
-"""The demonstration's processes: started together, watched by their reports, stopped by their parent.
+"""The demonstration's processes: started together, monitored through their reports, stopped by their parent.
 
-A report is one line of JSON on standard output. Name server and broker are `libra up` in a process, at free
+A report is one line of JSON on standard output. Name server and broker are one `libra up` process on free
 ports.
 """
 
@@ -80,34 +80,34 @@ class Child:
         return await process.wait()
 
     async def write_line(self, line: str) -> None:
-        """Write a line to its standard input."""
+        """Write a line to the process's standard input."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(line.encode() + b"\n")
         await self._process.stdin.drain()
 
     async def ended(self) -> int:
-        """Wait for its end; return its status."""
+        """Wait for the process to end; return its status."""
         assert self.listening is not None
         return await asyncio.shield(self.listening)
 
     def check(self) -> None:
-        """Raise ChildFailed if it has ended with an error."""
+        """Raise ChildFailed if the process has ended with an error."""
         if self.listening is not None and self.listening.done():
             status = self.listening.result()
             if status != 0:
                 raise ChildFailed(self, status)
 
     def kill(self) -> None:
-        """Kill it without warning, as in a crash."""
+        """Kill the process without warning, as in a crash."""
         self._signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Ask the process to stop."""
         self._signal(signal.SIGTERM)
 
     async def stop(self) -> None:
-        """Ask it to stop, wait, then kill it."""
+        """Ask the process to stop, wait, then kill it."""
         if self.listening is None:
             return
         self.terminate()
@@ -125,13 +125,13 @@ class Child:
 
 
 def report(kind: str, **fields: Any) -> None:
-    """Write one line to standard output at once."""
+    """Write one report to standard output and flush it."""
     sys.stdout.buffer.write(msgspec.json.encode({"kind": kind, **fields}) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def read_report(line: bytes) -> dict[str, Any] | None:
-    """Read a line; None for anything that is not a report, such as a library's output."""
+    """Parse a line; None if it is not a report but, for example, a library's output."""
     try:
         found = msgspec.json.decode(line)
     except msgspec.DecodeError:
@@ -154,10 +154,10 @@ class Servers:
         self._data = data
 
     async def start(self, topics: Mapping[str, int]) -> None:
-        """Start them, and create topics with so many queues."""
+        """Start both, and create topics with these numbers of queues."""
         nameserver, broker, _ = self._ports
         arguments = ["up", "--nameserver-port", str(nameserver), "--broker-port", str(broker)]
-        # A session of their own: they may outlive this process (--keep) and an interrupt is not for them.
+        # In a new session: the servers may outlive this process (--keep) and must not get its Ctrl-C.
         await self.child.start("libramq", [*arguments, "--data", str(self._data)], own_session=True)
         async with asyncio.timeout(READY_SECONDS), Admin(namesrv=self.namesrv) as admin:
             await self._await_broker(admin)
@@ -174,7 +174,7 @@ class Servers:
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def stored_count(self, topic: str) -> int:
-        """Return how many messages of a topic the broker stores, by its own count."""
+        """Return the broker's own count of a topic's stored messages."""
         async with Admin(namesrv=self.namesrv) as admin:
             stats = await admin.topic_stats(topic)
         return sum(ends.max_offset - ends.min_offset for ends in stats.values())

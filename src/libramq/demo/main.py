@@ -1,10 +1,10 @@
 """The demonstration, end to end, on real data: `scripts/demo`.
 
-    flights ──► libra up ──► members of a group: who is late?     they join, leave and are killed
+    flights ──► libra up ──► members of a group: delays           they join, leave and are killed
                         └──► Spark: two Parquet tables            exactly once
         at the end: do all counts agree?
 
-Exit code 0 if they do, 1 if they do not or something failed, 2 if it cannot start.
+Exit code 0 if they do, 1 if they do not or something failed, 2 if the demonstration cannot start.
 """
 
 import argparse
@@ -32,13 +32,13 @@ from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.transport.access import VARIABLE
 
 SECONDS_MAX: Final = 225
-"""The whole takes less than four minutes; after that the run is stopped."""
+"""A run takes less than four minutes; after this time it is stopped."""
 TICK_SECONDS: Final = 0.2
-INTERRUPTED: Final = 130  # A shell's exit code for a program ended by Ctrl-C.
+INTERRUPTED: Final = 130  # A shell's exit code after Ctrl-C.
 
 
 class Demonstration:
-    """One run, below one directory."""
+    """One run, with all its files in one directory."""
 
     def __init__(self, console: Console, directory: Path, *, flight_count: int, keep: bool) -> None:
         self._console = console
@@ -142,7 +142,7 @@ class Demonstration:
             bars.show("read by Spark into table flights", self._read["flights"])
             bars.show("counted by Spark in table delays", self._read["delays"])
             if self._is_sent and not clock_sent and self._read["delays"] >= self._sent:
-                # Only now: a flight that arrived later would be too late.
+                # Not earlier: Spark would drop flights that arrive after this time as late.
                 await self._send_the_time()
                 clock_sent = True
             if (
@@ -227,13 +227,13 @@ def main() -> int:
         "--flights",
         type=int,
         default=flights.FLIGHT_COUNT,
-        help="how many (default: all 336,776)",
+        help="how many flights (default: all 336,776)",
         metavar="N",
     )
     options = parser.parse_args()
     if not 1 <= options.flights <= flights.FLIGHT_COUNT:
         parser.error(f"--flights {options.flights}: give a number from 1 to {flights.FLIGHT_COUNT}")
-    os.environ.pop(VARIABLE, None)  # Its own servers have no users.
+    os.environ.pop(VARIABLE, None)  # The demonstration's servers have no users.
     console = display.make_console()
     try:
         flights.archive()

@@ -1,12 +1,12 @@
-"""A member of the demonstration's group: computes how late flights are, and records each consumed one in its
-journal, on disk before the message is acknowledged.
+"""A member of the demonstration's group: records the delay of each consumed flight in its journal before the
+message is acknowledged.
 
-A member that is killed leaves its journal behind; flights that another member then gets again are in both.
+A killed member leaves its journal behind; flights that another member then gets again are in both journals.
 Together the journals show which flights were consumed, how often, and how late they were.
 
     queue (1) | offset (4) | arrival delay in minutes (2) | carrier (2) | origin (3) | destination (3)
 
-Run as a process: NAMESRV NAME DIRECTORY; leaves the group cleanly on SIGTERM, or when its parent has ended.
+Run as a process: NAMESRV NAME DIRECTORY; leaves the group cleanly on SIGTERM or when its parent has ended.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ SUFFIX: Final = ".journal"
 
 
 class _Flight(msgspec.Struct):
-    """The fields of a body that a member reads."""
+    """The fields that a member reads from a body."""
 
     carrier: str
     origin: str
@@ -58,7 +58,7 @@ _decode = msgspec.json.Decoder(_Flight).decode
 
 
 def entry(queue_id: int, queue_offset: int, body: bytes) -> bytes:
-    """Encode one consumed flight."""
+    """Encode a journal entry for one consumed flight."""
     flight = _decode(body)
     delay = DELAY_UNKNOWN if flight.arr_delay is None else flight.arr_delay
     return ENTRY.pack(
@@ -73,7 +73,7 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def append(self, entries: Iterable[bytes]) -> None:
-        """Pass entries to the operating system, so that they survive the process."""
+        """Write entries to the operating system, so that they survive the process."""
         data = b"".join(entries)
         if os.write(self._file, data) != len(data):
             raise OSError("the disk is full: a journal entry was cut off")
@@ -83,7 +83,7 @@ class Journal:
 
 
 class Late(NamedTuple):
-    """The delays of a carrier's flights, or of those to an airport."""
+    """The delays of a carrier's flights or of flights to an airport."""
 
     name: str
     flight_count: int
@@ -109,7 +109,7 @@ LATE_MINUTES: Final = 15  # What the US Department of Transportation counts as l
 
 
 def consumed(directory: Path) -> Consumed:
-    """Read all journals; a flight that is in several is counted once."""
+    """Read all journals; flights in several journals count once, except in the totals."""
     parts = {path.stem: _read(path) for path in sorted(directory.glob(f"*{SUFFIX}"))}
     together = np.concatenate([*parts.values(), np.empty(0, dtype=ENTRIES)])
     places = together["queue"].astype(np.int64) << 32 | together["offset"]
@@ -142,7 +142,7 @@ def _late_by(entries: npt.NDArray[Any], column: str) -> list[Late]:
 
 
 async def consume(namesrv: str, name: str, journal: Journal) -> None:
-    """Consume as a member until asked to stop."""
+    """Consume until asked to stop."""
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

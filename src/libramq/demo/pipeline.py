@@ -3,10 +3,10 @@
     Flights ──► flights/   every flight, with the queue and offset it came from
     Flights ──► delays/    flights and delays of each carrier and day, once the day is over
 
-The second table's days are closed by a watermark, which only moves with arriving messages. So that the last
-day is closed too, a message in the topic FlightsClock carries a later time; its own day stays open.
+A watermark closes the second table's days, and moves only when messages arrive. To close the last day as
+well, a message in the topic FlightsClock carries a later time; its own day stays open.
 
-Run as a process: NAMESRV DIRECTORY; progress reports go to standard output, and the line `finish` on standard
+Run as a process: NAMESRV DIRECTORY; progress reports go to standard output, and a line `finish` on standard
 input means that everything has been sent.
 """
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 CLOCK: Final = "FlightsClock"
-CLOCK_TIME: Final = "2014-06-01T00:00:00Z"  # Later than the last flight by more than window and watermark.
+CLOCK_TIME: Final = "2014-06-01T00:00:00Z"  # Later than the last flight by more than window plus watermark.
 WINDOW: Final = "1 day"
 WATERMARK: Final = "14 days"
-"""How far behind the newest a flight may be and still be counted. Flights are sent in order of time, but to
-16 queues, which are read as far as each reaches at that moment; at most some days of 2013 are in flight."""
+"""How far a flight may be behind the newest and still be counted. Flights are sent in order of time but to 16
+queues, and Spark may read these unevenly; at most some days of 2013 are in flight."""
 
 BODY: Final = (
     "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
@@ -40,7 +40,7 @@ _PLACE: Final = ("queueId", "offset")
 
 
 def flights(messages: "DataFrame") -> "DataFrame":
-    """Return the flights in the messages' bodies, with their origins."""
+    """Return the flights in the messages' bodies, with their queues and offsets."""
     from pyspark.sql import functions as f
 
     body = f.from_json(f.col("body").cast("string"), BODY)
@@ -49,7 +49,7 @@ def flights(messages: "DataFrame") -> "DataFrame":
 
 
 def delays_by_carrier(departures: "DataFrame") -> "DataFrame":
-    """Return flights, cancellations and mean delays of each carrier and day."""
+    """Return flights, cancellations and mean delays by carrier and day."""
     from pyspark.sql import functions as f
 
     return (
@@ -93,7 +93,7 @@ class Pipeline:
         )
 
     def progress(self) -> dict[str, int]:
-        """Return the rows read so far by each query, and those dropped as late."""
+        """Return the rows each query has read so far, and the rows dropped as late."""
         for query in (self.flights, self.delays):
             for batch in query.recentProgress:
                 self._rows_by_batch[query.name, batch["batchId"]] = batch["numInputRows"]
@@ -105,7 +105,7 @@ class Pipeline:
         return {**rows, "late": sum(self._late_by_batch.values())}
 
     def finish(self) -> None:
-        """Read everything to the end, close the last day, stop."""
+        """Read everything to the end, close the last day, and stop."""
         for query in (self.flights, self.delays):
             query.processAllAvailable()
         self.progress()
@@ -113,12 +113,12 @@ class Pipeline:
             query.stop()
 
     def table(self, name: str) -> "DataFrame":
-        """Return a table as committed: Spark's file sink keeps a list of the valid files."""
+        """Return the committed rows of a table: Spark's file sink keeps a list of valid files."""
         return self._spark.read.parquet(str(self.directory / name))
 
 
 def result(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the contents and heads of the tables, for the reconciliation."""
+    """Return counts and first rows of the tables, for the reconciliation."""
     from pyspark.sql import functions as f
 
     table, delays = pipeline.table("flights"), pipeline.table("delays")
@@ -157,7 +157,7 @@ def _wait_for_finish(finish: threading.Event) -> None:
     for line in sys.stdin:
         if line.strip() == "finish":
             break
-    finish.set()  # Also when the parent has ended.
+    finish.set()  # Also reached when the parent has ended.
 
 
 def main() -> None:

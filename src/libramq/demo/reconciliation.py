@@ -27,7 +27,7 @@ def reconcile(
     table_keys: Sequence[str],
     table: Mapping[str, Any],
 ) -> list[Check]:
-    """Compare everything with the flights in the file. table: the pipeline's report on its tables."""
+    """Compare all counts with the flights in the file. table: the pipeline's report on its tables."""
     count = len(keys)
     return [
         Check("flights stored by the broker", count, stored_count),
@@ -41,12 +41,12 @@ def reconcile(
         Check("different flights in it", count, len(set(table_keys))),
         Check("different queue offsets in it", count, table["places"]),
         Check("flights missing from it", 0, len({*keys}.difference(table_keys))),
-        Check("rows that are no flight", 0, len({*table_keys}.difference(keys))),
+        Check("rows that are not a flight", 0, len({*table_keys}.difference(keys))),
         Check(
             "flights counted in table delays",
             count,
             table["delay_flights"],
-            f"{table['delay_rows']:,} rows, a carrier and a day each",
+            f"{table['delay_rows']:,} rows, one per carrier and day",
         ),
         Check("flights dropped as late", 0, table["late"]),
     ]
