@@ -371,7 +371,7 @@ def lag_page(tables: Mapping[str, Sequence[Row]]) -> str:
     now = [row for row in groups if row["at"] == last]
     return page(
         "Lag",
-        f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC. Figures are of the end.",
+        f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC. Figures are for the end.",
         [
             tiles(_facts(now)),
             _over_time(groups),

@@ -41,7 +41,7 @@ def rebalance_page(tables: Mapping[str, Sequence[Row]], wall_ms: WallMs, remarks
     return page(
         "Rebalances",
         f"{min(times):%Y-%m-%d %H:%M} to {max(times):%Y-%m-%d %H:%M} UTC, made {made:%Y-%m-%d %H:%M}."
-        + (f" Plots show the {GROUPS_MAX} groups with the most." if more else ""),
+        + (f" Plots show the {GROUPS_MAX} groups with the most rebalances." if more else ""),
         [
             *(note(f"Missing: {remark}.") for remark in remarks),
             *(_rebalance_sections(tables) if rebalances else ()),
