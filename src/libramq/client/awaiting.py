@@ -31,7 +31,7 @@ async def answer_of(ask: Callable[[Callable[[T | LibraError], None]], object]) -
 
 
 async def all_of(works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Do all at once; a single one in the caller's task: another task begins a turn of the loop later."""
+    """Run all concurrently; a single one in the caller's task, as a new task starts a loop turn later."""
     if len(works) == 1:
         await works[0]
     else:
@@ -39,9 +39,9 @@ async def all_of(works: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 async def to_the_end(work: Coroutine[Any, Any, None], hurry: Callable[[], object]) -> None:
-    """Wait for work that is done to its end, however often the waiter is cancelled.
+    """Wait for work that completes even if the waiter is cancelled.
 
-    The first time it is asked to hurry, and still waited for; after the second it continues by itself.
+    The first cancellation calls `hurry` and waits on; after a second one the work continues by itself.
     """
     task = asyncio.create_task(work)
     try:
@@ -56,7 +56,7 @@ async def to_the_end(work: Coroutine[Any, Any, None], hurry: Callable[[], object
 
 
 async def awaited(returned: object) -> object:
-    """Return the final result of an awaitable; anything else is returned as it is."""
+    """Return the final result of an awaitable, and anything else unchanged."""
     while inspect.isawaitable(returned):
         returned = await returned
     return returned

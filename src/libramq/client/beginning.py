@@ -1,11 +1,11 @@
-"""The beginning: at which offsets a group that is new to a topic begins (the ends, or a time), committed
-before its first member starts, at our brokers and at Apache's.
+"""The beginning: the offsets at which a group that is new to a topic begins (the ends, or a time), committed
+before its first member starts, at LibraMQ's brokers and at Apache's.
 
-    known at a broker ─► it goes on; a queue without an offset is read from the time at which the group began
+    known at a broker ─► the group goes on; queues without an offset are read from the time at which it began
     known at none     ─► every broker that answers commits the ends of its queues, or the messages of a time
 
-LibraMQ's brokers do it themselves (GROUP_BEGIN). At Apache's the member does it queue by queue: it asks for
-the end before it looks for an offset a second time, so that it never passes messages which came after another
+LibraMQ's brokers do it themselves (GROUP_BEGIN). At Apache's the member does it queue by queue: it queries
+the end before it looks for an offset a second time, so it never skips messages that arrived after another
 member had started.
 """
 
@@ -25,9 +25,9 @@ from libramq.transport.remotes import Remotes
 
 T = TypeVar("T")
 
-#: How much earlier than its group a queue begins whose broker was away then: clocks differ.
+#: How much earlier than its group a queue begins if its broker was away then: clocks differ.
 LEEWAY_MS: Final = 60_000
-#: Ours: how often one of Apache's brokers is asked that answered before; a pause of its Java can be long.
+#: Ours: attempts at an Apache broker that has answered before; Java's pauses can be long.
 ATTEMPTS: Final = 3
 
 
@@ -48,7 +48,8 @@ class QueuesAtBroker(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The outcome. since_ms: by topic, from when queues without an offset are read; 0: by Apache's rule.
+    """The outcome. since_ms: by topic, the time from which queues without an offset are read; 0: Apache's
+    rule.
 
     places: topics and names of brokers where the group has begun.
     """
@@ -57,17 +58,17 @@ class Begun(NamedTuple):
     places: Set[tuple[str, str]] = frozenset()
 
     def joined(self, other: "Begun") -> "Begun":
-        """Return it with what has begun later."""
+        """Return this outcome combined with a later one."""
         return Begun({**self.since_ms, **other.since_ms}, self.places | other.places)
 
 
-#: Yields the requests to make at once, by what each is about, and is sent their results or errors.
+#: Yields the requests to make at once, by subject, and is sent their results or errors.
 Asking = Generator[Mapping[Any, Question], Mapping[Any, Any], T]
 Steps = Asking[Begun]
 
 
 def places_of(routes: Mapping[str, TopicRouteData | None]) -> list[QueuesAtBroker]:
-    """Return the places of topics whose brokers have masters."""
+    """Return the places of topics at brokers that have masters."""
     found = []
     for topic, route in routes.items():
         masters = {each.broker_name: each.master_address for each in route.broker_datas} if route else {}
@@ -82,7 +83,7 @@ def places_of(routes: Mapping[str, TopicRouteData | None]) -> list[QueuesAtBroke
 def take_steps(
     steps: Steps, remotes: Remotes, begun: Callable[[Begun], None], answers: Mapping[Any, Any] | None = None
 ) -> None:
-    """Make the requests of steps; begun: called with their outcome. answers: to the requests before."""
+    """Make the requests of steps; begun: called with their outcome. answers: to the previous requests."""
     try:
         questions = next(steps) if answers is None else steps.send(answers)
         while not questions:
@@ -108,7 +109,7 @@ def take_steps(
 class GroupBeginning:
     """Begins topics for a group: at the ends of queues, or at the messages of a time.
 
-    heartbeat: creates the group at Apache's brokers. leave: withdraws it, from a client that is no member.
+    heartbeat: creates the group at Apache's brokers. leave: withdraws it, for a client that is not a member.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class GroupBeginning:
         read: Callable[[MessageQueue], int | None],
         write: Callable[[Sequence[tuple[MessageQueue, int]]], None],
     ) -> Steps:
-        """Begin the queues of which a member that keeps its offsets itself has none."""
+        """Begin the queues for which a member's local store has no offset."""
         ends = yield {
             queue: Question(place.address, self._end(queue))
             for place in places
@@ -167,13 +168,13 @@ class GroupBeginning:
         return Begun(self._since(topics, wall_ms))
 
     def begin_at(self, topic: str, since_ms: int | None = None) -> Call[int | None]:
-        """Begin a topic at a broker. since_ms: from when the group reads it elsewhere."""
+        """Return the call that begins a topic at a broker. since_ms: when the group began elsewhere."""
         return begin_topic(
             self._group, topic, begins=True, timestamp_ms=self._timestamp_ms if since_ms is None else since_ms
         )
 
     def _commit(self, queues: Mapping[MessageQueue, str]) -> Asking[None]:
-        """Begin queues at Apache's brokers. queues: with their addresses."""
+        """Begin queues at Apache's brokers. queues: with the brokers' addresses."""
         ends = yield from _insist(
             {queue: Question(address, self._end(queue)) for queue, address in queues.items()}
         )
@@ -212,7 +213,7 @@ class GroupBeginning:
 
 
 def _insist(questions: Mapping[Any, Question]) -> Asking[Mapping[Any, Any]]:
-    """Make requests, and those again whose answers do not come in time."""
+    """Make requests, and repeat those that time out."""
     answers: dict[Any, Any] = {}
     for _ in range(ATTEMPTS):
         answers |= yield {
@@ -224,7 +225,7 @@ def _insist(questions: Mapping[Any, Question]) -> Asking[Mapping[Any, Any]]:
 
 
 def _note(since_ms: dict[str, int], answers: Mapping[QueuesAtBroker, Any]) -> set[tuple[str, str]]:
-    """Note the earliest times that brokers know of; return the places at which there is one, or 0."""
+    """Note the earliest times that brokers know; return the places that know one, or 0."""
     known = {place: answer for place, answer in answers.items() if isinstance(answer, int)}
     for place, answer in known.items():
         since_ms[place.topic] = min(filter(None, (since_ms.get(place.topic), answer)), default=0)

@@ -1,11 +1,11 @@
-"""The blocking client: an asynchronous one on a thread of its own, whose methods wait for their results; what
-`stop` does amid its start or a call (signal handlers), and what becomes of one dropped while it runs.
+"""The blocking client: an asynchronous one on its own thread, whose methods wait for their results; how
+`stop` interrupts its start or a call (signal handlers), and what happens if it is dropped while it runs.
 
     start ─► [ the network thread: _start ─► ... ─► _stop ] ─► it ends, and `stop` returns
 
-What starts and stops it runs on that thread, whoever waits: a signal handler may call `stop` in the middle of
-any method, of `start` and of another `stop` too. A call that could only wait for itself, or for a thread that
-does not exist here, is refused.
+Its start and stop run on that thread, so a signal handler may call `stop` in the middle of any method, even
+of `start` or another `stop`. A call that could only wait for itself, or for a thread that does not exist in
+this process, is refused.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ class Life:
 
 
 class BlockingClient(Generic[C]):
-    """An asynchronous client on a thread of its own."""
+    """An asynchronous client on its own thread."""
 
-    #: The asynchronous client, whose methods `blocking` makes this one's.
+    #: The asynchronous client, whose methods `blocking` wraps.
     _client: C
-    #: Whether it is stopped when the program drops it; a client that goes on by itself is not.
+    #: Whether the client is stopped when the program drops it; not one whose handlers are still called.
     _stops_when_dropped: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:
@@ -91,7 +91,7 @@ class BlockingClient(Generic[C]):
         self.stop()
 
     def __del__(self) -> None:
-        """Warn of a client that runs and that nobody can stop any more."""
+        """Warn of a running client that can no longer be stopped."""
         life = getattr(self, "_life", None)
         if life is None or life.thread is None or life.thread.is_parents or life.is_stopping:
             return
@@ -101,14 +101,14 @@ class BlockingClient(Generic[C]):
             self._begin_end(life, life.thread)
 
     def stop(self) -> None:
-        """Stop the client; a second call waits for the first. In the child of a fork this does nothing."""
+        """Stop the client; a second call waits for the first. In a forked child this does nothing."""
         life = self._life
         if life is None or (life.thread is not None and life.thread.is_parents):
             return
         self._refuse("stop", life.thread)
         life.is_stopping = True
         if life.thread is None:
-            return  # The caller is a signal handler within `start`, which will see it.
+            return  # The caller is a signal handler within `start`, which will see the flag.
         self._begin_end(life, life.thread)
         try:
             life.thread.join()
@@ -122,7 +122,7 @@ class BlockingClient(Generic[C]):
                 life.end.result()
 
     def _end_start(self, life: Life, thread: NetworkThread) -> None:
-        """End what a start has begun, so that the client may be started again."""
+        """Undo a failed start, so that the client can be started again."""
         if life.start is None:
             thread.stop()
             return
@@ -133,18 +133,18 @@ class BlockingClient(Generic[C]):
             thread.stop()
             raise
         if life.end is not None:
-            with contextlib.suppress(LibraError, asyncio.CancelledError):  # Why it was not started counts.
+            with contextlib.suppress(LibraError, asyncio.CancelledError):  # The error of the start counts.
                 life.end.result()
 
     def _begin_end(self, life: Life, thread: NetworkThread) -> None:
-        """Begin to end a life, unless that has begun."""
+        """Begin to end a life, unless it is ending already."""
 
         def begin() -> None:
             if life.end is None:
                 life.end = Work(thread, self._end(life, thread))
                 life.end.begin()
 
-        with contextlib.suppress(LocalProtocolError):  # It has ended.
+        with contextlib.suppress(LocalProtocolError):  # The thread has ended.
             thread.call_soon(begin)
 
     async def _end(self, life: Life, thread: NetworkThread) -> None:
@@ -220,7 +220,7 @@ class BlockingClient(Generic[C]):
 def blocking(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[BlockingClient[C], P], T]:
-    """Return a method of the asynchronous client as one that waits for its result."""
+    """Wrap a method of the asynchronous client so that it waits for its result."""
 
     @wraps(method)
     def wait(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -232,7 +232,7 @@ def blocking(
 def calling(
     method: Callable[Concatenate[C, P], T],
 ) -> Callable[Concatenate[BlockingClient[C], P], T]:
-    """Return a plain method of the asynchronous client as one for any thread, before the start and after."""
+    """Wrap a plain method of the asynchronous client for any thread, before the start and after."""
 
     @wraps(method)
     def call(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -242,7 +242,7 @@ def calling(
 
 
 def anytime(method: Callable[[C], Coroutine[Any, Any, T]]) -> Callable[[BlockingClient[C]], T]:
-    """Return a method that says how things are: of a client that does not run, too."""
+    """Wrap a method that reports the client's state, even if the client does not run."""
 
     @wraps(method)
     def call(self: BlockingClient[C], /) -> T:
@@ -253,7 +253,7 @@ def anytime(method: Callable[[C], Coroutine[Any, Any, T]]) -> Callable[[Blocking
 
 
 def _result_at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that waits for nothing, also in a notebook, where a loop runs."""
+    """Return the result of a coroutine that never waits, even in a notebook, where a loop runs."""
     try:
         work.send(None)
     except StopIteration as ended:

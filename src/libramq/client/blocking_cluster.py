@@ -1,10 +1,10 @@
 """The cluster for synchronous code: routes, one connection per broker, and how long and how often a request
 is repeated while a broker is away.
 
-For one thread. A broker that restarts is away for seconds and may return elsewhere, so the address is
-forgotten with a lost connection, and requests are repeated for as long as the caller is patient.
+For one thread. A restarting broker is away for seconds and may return at another address, so a lost
+connection also drops the address, and requests are repeated until the caller's retry timeout is over.
 
-Upstream: client/impl/factory/MQClientInstance.java (routes), here without a thread of its own.
+Upstream: client/impl/factory/MQClientInstance.java (routes), here without its own thread.
 """
 
 import contextlib
@@ -52,9 +52,9 @@ PAUSES_MS: Final = (100, 500, 1_000, 2_000)  # Ours: between attempts; the last 
 PASSING: Final = (
     ConnectFailed, ConnectionLost, RequestTimeout, SystemBusy, ServiceNotAvailable, NameServerUnavailable,
 )  # fmt: skip
-"""The errors that may be over in a moment."""
+"""Errors that may pass in a moment."""
 AWAY: Final = (NameServerUnavailable, BrokersAway)
-"""Those of look-ups of topics while name servers or brokers are away."""
+"""Errors of topic look-ups while name servers or brokers are away."""
 
 
 class Timeouts(NamedTuple):
@@ -92,7 +92,7 @@ class BlockingCluster:
         self._remotes: dict[str, BlockingRemote] = {}
         self._addresses: dict[str, str] = {}  # Broker name → address.
         self._slaves: set[str] = set()  # Brokers whose master is away.
-        #: Brokers that had a topic, and were away when it was looked up; LibraMQ's name servers know them.
+        #: Brokers that had a topic but were away when it was looked up; LibraMQ's name servers know them.
         self._absent: dict[str, list[str]] = {}
 
     def topics(self) -> list[str]:
@@ -114,7 +114,7 @@ class BlockingCluster:
         )
 
     def is_slave(self, broker_name: str) -> bool:
-        """Return whether a slave serves a broker's queues: it may be behind."""
+        """Return whether a slave, which may lag behind, serves a broker's queues."""
         return broker_name in self._slaves
 
     def broker(self, queue: MessageQueue) -> BlockingRemote:
@@ -154,13 +154,13 @@ class BlockingCluster:
     def ask_patiently(
         self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
     ) -> dict[MessageQueue, T]:
-        """Act as `ask`, repeating the requests while brokers are away."""
+        """Send requests as `ask` does, repeating them while brokers are away."""
         queues = list(queues)
         # Name servers forget a topic with its only broker.
         return self.patiently(lambda: self.ask(queues, call_of), (*PASSING, RouteNotFound))
 
     def patiently(self, attempt: Callable[[], T], passing: tuple[type[LibraError], ...] = AWAY) -> T:
-        """Return what an attempt returns, repeating it while it fails by what may pass."""
+        """Return the result of an attempt, repeating it while it fails with a passing error."""
         for number, pause_ms in enumerate(self.pauses_ms()):
             try:
                 return attempt()
@@ -171,7 +171,7 @@ class BlockingCluster:
     def ask_reachable(
         self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
     ) -> tuple[dict[MessageQueue, T], list[LibraError]]:
-        """Act as `ask`, leaving out the queues of brokers that do not answer; return their errors."""
+        """Send requests as `ask` does; return the results, and the errors of brokers without an answer."""
         found: dict[MessageQueue, T] = {}
         failures: list[LibraError] = []
         for _, group in groupby(sorted(queues, key=_broker_name), key=_broker_name):
@@ -198,7 +198,7 @@ class BlockingCluster:
         raise name_servers_unavailable(failures)
 
     def pauses_ms(self) -> Iterator[int]:
-        """Yield the pauses between attempts, as long as the patience lasts."""
+        """Yield the pauses between attempts, until the retry timeout is over."""
         left_ms, number = self._retry_timeout_ms, 0
         while left_ms > 0:
             pause_ms = min(PAUSES_MS[min(number, len(PAUSES_MS) - 1)], left_ms)
@@ -207,7 +207,7 @@ class BlockingCluster:
             number += 1
 
     def pause(self, pause_ms: int, *, why: LibraError | None = None) -> None:
-        """Wait; `why` is logged: given with the first of several pauses."""
+        """Wait. why: the error to log, passed with the first of several pauses."""
         if why is not None:
             log.warning("%s; trying again for up to %g s", why, self._retry_timeout_ms / 1000)
         self._sleep(pause_ms / 1000)
@@ -248,7 +248,7 @@ class BlockingCluster:
         hint = ""
         with contextlib.suppress(RemoteError):
             hint = did_you_mean(topic, self.topics())
-            if not self.broker_names():  # It has just started, or Apache's with its only broker away.
+            if not self.broker_names():  # A new name server, or Apache's whose only broker is away.
                 return BrokersAway(f"name server {name_server} has no broker, so none with topic {topic}")
         return RouteNotFound(
             f"name server {name_server} knows no topic {topic}{hint}; create it "

@@ -1,5 +1,5 @@
-"""The identity of a client: its client id, from address, process and time, made again in a forked process;
-and which name servers it uses by default.
+"""The identity of a client: its client id, from address, process and time, renewed in a forked process; and
+the name servers it uses by default.
 
 Upstream: ClientConfig.buildMQClientId, UtilAll.getPid, MQClientManager.java.
 """
@@ -15,10 +15,10 @@ from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.transport.address import is_lookup, split_address, split_name_servers
 
-#: NameServerAddressUtils and ClientConfig: the environment's are used if no name server is given.
+#: NameServerAddressUtils and ClientConfig: used if the program configures no name server.
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 
-#: Ours: it becomes the name of a directory.
+#: Ours: an instance name becomes part of a directory's name.
 _INSTANCE_NAME: Final = re.compile(r"[A-Za-z0-9_.#-]{1,64}")
 
 _instances = itertools.count()
@@ -31,7 +31,7 @@ NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 def name_server_addresses(namesrv: str | Sequence[str] | None) -> Sequence[str]:
     """Return the configured name servers, else the environment's, else this machine's.
 
-    A URL with a path becomes a lookup, which knows them once it has looked.
+    A URL with a path becomes a lookup, which knows the servers once it has fetched them.
     """
     if namesrv is None:
         namesrv = os.environ.get(NAMESRV_VARIABLE) or NAMESRV_DEFAULT
@@ -50,7 +50,7 @@ def name_server_addresses(namesrv: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def local_address(towards: str) -> str:
-    """Return the address of this machine from which another one is reached; nothing is sent."""
+    """Return the address of this machine towards another one; nothing is sent."""
     host, port = split_address(towards)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
@@ -63,10 +63,10 @@ def local_address(towards: str) -> str:
 
 
 class Identity:
-    """The identity of one client, made at its start or when it is first read, and anew in a child of a fork.
+    """The identity of one client, created at its start or first use, and anew in a forked child.
 
-    A module that a server imports before it forks makes one client for all of its workers. They would share
-    an id: brokers would pass the reply to one of them on to another.
+    A server that imports a module before it forks shares that module's client among its workers. With a
+    shared id, brokers would pass one worker's replies on to another.
     """
 
     def __init__(self, name_servers: Sequence[str], clock: Clock, instance_name: str | None = None) -> None:
@@ -90,7 +90,7 @@ class Identity:
 
     @property
     def client_id(self) -> str:
-        """Return the id of the client. One with an instance name survives a restart."""
+        """Return the id of the client. An id with an instance name survives a restart."""
         self._make_once()
         return self._client_id
 

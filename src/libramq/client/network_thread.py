@@ -1,10 +1,10 @@
-"""The network thread: an event loop of its own for consumers of the process, which share one; when it starts
-and ends, how other threads and signal handlers wait for it, which threads it refuses (gevent's), and what a
-fork leaves of it.
+"""The network thread: the event loop that the consumers of a process share; when it starts and ends, how
+other threads and signal handlers wait for it, which threads it refuses (gevent's), and its state after a
+fork.
 
-No call waits for its own thread, nor for a thread that does not exist here: deadlocks are refused.
-All consumers of a process have shares of one thread (a thousand take one), which starts with the first share
-and ends with the last.
+No call waits for its own thread, or for one that does not exist in this process: deadlocks are refused.
+All consumers of a process, even a thousand, share one thread, which starts with the first share and ends with
+the last.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ CANCEL_SECONDS: Final = 1.0
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return the fastest available loop."""
     try:
-        import uvloop  # Not for Windows nor PyPy.
+        import uvloop  # Not available on Windows or PyPy.
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
 
 class Latch:
-    """An event that happens once. Nobody holds a lock while waiting for it.
+    """An event that happens once. Waiters hold no lock.
 
-    A signal handler runs on top of whatever the main thread was doing. That may be the inside of
-    `threading.Event.wait` or `Future.result`, which hold a lock for a moment: no other thread can set them
-    until the handler returns, so one that waits for that thread would wait for ever.
+    A signal handler interrupts the main thread anywhere, even inside `threading.Event.wait` or
+    `Future.result`, which hold a lock for a moment: no other thread can set them until the handler returns,
+    so a handler that waits for such a thread would wait for ever.
     """
 
     __slots__ = ("_is_set", "_waiting")
@@ -75,39 +75,39 @@ class Latch:
 
 
 class Work(Generic[T]):
-    """A coroutine that runs on a network thread, for whose result another thread waits."""
+    """A coroutine that runs on a network thread while another thread waits for its result."""
 
     def __init__(self, thread: "NetworkThread", coroutine: Coroutine[Any, Any, T]) -> None:
         self._thread = thread
         self._coroutine = coroutine
-        #: Made on the thread.
+        #: Created on the thread.
         self.task: asyncio.Task[T] | None = None
         self._ended = Latch()
 
     def submit(self) -> None:
-        """Have the thread begin. Raises LocalProtocolError."""
+        """Submit the coroutine to the thread. Raises LocalProtocolError."""
         self._thread.submit(self._coroutine, self.begin)
 
     def begin(self) -> None:
-        """Begin; called on the thread."""
+        """Create the task; called on the thread."""
         self._thread.at_work.add(self)
         self.task = self._thread.loop.create_task(self._coroutine)
         self.task.add_done_callback(lambda _: self.end())
 
     def end(self) -> None:
-        """Release whoever waits; called on the thread."""
+        """Release the waiter; called on the thread."""
         self._thread.at_work.discard(self)
         self._ended.set()
 
     def result(self) -> T:
         """Wait for the result; raises asyncio.CancelledError if the thread ended first."""
         self._ended.wait()
-        if self.task is None or not self.task.done():  # It ignored its cancellation.
+        if self.task is None or not self.task.done():  # The task ignored its cancellation.
             raise asyncio.CancelledError
         return self.task.result()
 
     def cancel(self) -> None:
-        """Cancel it, unless it has ended."""
+        """Cancel the task, unless it has ended."""
         with contextlib.suppress(LocalProtocolError):
             self._thread.call_soon(lambda: self.task is not None and self.task.cancel())
 
@@ -115,7 +115,7 @@ class Work(Generic[T]):
 class NetworkThread:
     """Runs coroutines for other threads.
 
-    Signal handlers may call its methods whatever they interrupt: none holds a lock (`Latch`).
+    Signal handlers may call its methods at any point: none holds a lock (`Latch`).
     """
 
     def __init__(self, name: str) -> None:
@@ -133,7 +133,7 @@ class NetworkThread:
         _threads.add(self)
 
     def start(self) -> None:
-        """Begin. If that fails, or a signal handler raises meanwhile, the thread ends as soon as it can."""
+        """Start. If that fails, or a signal handler raises meanwhile, the thread ends as soon as it can."""
         try:
             self._thread.start()
         except BaseException:
@@ -143,7 +143,7 @@ class NetworkThread:
 
     @property
     def is_current(self) -> bool:
-        """Return whether the caller runs on this thread, so that it must not wait for it."""
+        """Return whether the caller runs on this thread, and must not wait for it."""
         return threading.get_ident() == self._thread.ident
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -159,7 +159,7 @@ class NetworkThread:
         return future
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Work[T]:
-        """Run a coroutine on the thread, for another one that waits. Raises LocalProtocolError."""
+        """Run a coroutine on the thread, for another thread to wait for. Raises LocalProtocolError."""
         begun = Work(self, work)
         begun.submit()
         return begun
@@ -172,17 +172,17 @@ class NetworkThread:
         with contextlib.suppress(RuntimeError):  # The loop is closed.
             self.loop.call_soon_threadsafe(self._call_submitted)
         if not self._is_open:
-            with contextlib.suppress(ValueError):  # The thread took it while it ended.
+            with contextlib.suppress(ValueError):  # The thread took the function while it ended.
                 self._submitted.remove(function)
                 raise InvalidState(STOPPED)
 
     def stop(self) -> None:
-        """End the thread; called from another one. Does nothing in the child of a fork."""
+        """End the thread; called from another one. Does nothing in a forked child."""
         if self.is_parents:
             return
-        with contextlib.suppress(LocalProtocolError):  # It has ended.
+        with contextlib.suppress(LocalProtocolError):  # The thread has ended.
             self.call_soon(self._stop_loop)
-        if self._has_started:  # Otherwise it ends at once, if it begins at all.
+        if self._has_started:  # Otherwise it ends at once, if it starts at all.
             self.join()
 
     def end(self) -> None:
@@ -195,7 +195,7 @@ class NetworkThread:
         self._thread.join()
 
     def submit(self, work: Coroutine[Any, Any, Any], begin: Callable[[], None]) -> None:
-        """Have the thread begin a coroutine, which is closed if it cannot. Raises LocalProtocolError."""
+        """Call `begin` on the thread; close the coroutine if that fails. Raises LocalProtocolError."""
         try:
             self.call_soon(begin)
         except LocalProtocolError:
@@ -203,8 +203,8 @@ class NetworkThread:
             raise
 
     def _call_submitted(self) -> None:
-        # All: one that a signal handler has submitted may be behind one that it has interrupted before it
-        # could wake us. Once closed, nothing: what is left is called at the end, or refused.
+        # All: a signal handler's call may be queued behind one that it interrupted before it could wake us.
+        # Once closed, none: the rest is called at the end, or refused.
         while self._submitted and self._is_open:
             self._submitted.popleft()()
 
@@ -214,7 +214,7 @@ class NetworkThread:
             self.loop.stop()
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
-        # In a later turn: a coroutine that is cancelled before it has begun would clean nothing up.
+        # In a later turn: a coroutine that is cancelled before its start would not clean up.
         if not task.done():
             with contextlib.suppress(RuntimeError):  # The loop is closed.
                 self.loop.call_soon_threadsafe(task.cancel)
@@ -229,14 +229,14 @@ class NetworkThread:
                     self.loop.call_soon(self._submitted.popleft())
             self.loop.run_until_complete(_cancel_all())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.run_until_complete(asyncio.sleep(0))  # What was closed last ends in the next turn.
+            self.loop.run_until_complete(asyncio.sleep(0))  # The last closes take effect in the next turn.
         finally:
             self._is_open = False
             for work in list(self.at_work):
                 work.end()
             try:
                 self.loop.close()
-            finally:  # It raises ResourceWarning where warnings are errors.
+            finally:  # close() raises ResourceWarning where warnings are errors.
                 self._ended.set()
 
 
@@ -299,7 +299,7 @@ async def run_on_thread(function: Callable[..., T], *arguments: Any) -> T:
         error: BaseException | None = None
         try:
             result = function(*arguments)
-        except StopIteration as raised:  # No future takes it: its waiter would wait for ever.
+        except StopIteration as raised:  # Futures refuse it: the caller would wait for ever.
             error = RuntimeError("the function raised StopIteration")
             error.__cause__ = raised
         except BaseException as raised:
@@ -314,12 +314,12 @@ async def run_on_thread(function: Callable[..., T], *arguments: Any) -> T:
 _threads: weakref.WeakSet[NetworkThread] = weakref.WeakSet()
 
 
-#: Of the thread on which all consumers of the process run.
+#: The name of the thread that all consumers of the process share.
 THREAD_NAME: Final = "libramq-network"
 
 
 class SharedThread:
-    """The thread of this process, and how many share it."""
+    """The shared thread of this process, and the number of its shares."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -331,7 +331,7 @@ _shared = SharedThread()
 
 
 def _forked() -> None:
-    """Begin again in the child, where the threads do not exist and the lock may be held for ever."""
+    """Start afresh in the child, where the threads do not exist and the lock may be held for ever."""
     global _shared  # noqa: PLW0603
     for thread in _threads:
         thread.is_parents = True
@@ -343,7 +343,7 @@ if hasattr(os, "register_at_fork"):  # Not on platforms without fork.
 
 
 class NetworkShare:
-    """One client's share of the thread: what it runs ends with it, whatever the others do."""
+    """One client's share of the thread: its coroutines end with it, independently of other shares."""
 
     def __init__(self) -> None:
         self._shared = shared = _shared
@@ -370,7 +370,7 @@ class NetworkShare:
         future = self._thread.run(work)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
-        if not self._is_open:  # It was closed just now, and may not have seen this.
+        if not self._is_open:  # A stop just now may not have seen this future.
             future.cancel()
             raise InvalidState(STOPPED)
         return future
@@ -382,7 +382,7 @@ class NetworkShare:
         self._thread.call_soon(lambda: self._is_open and function())
 
     def stop(self) -> None:
-        """Cancel what runs, and give the share back; called from another thread."""
+        """Cancel running coroutines, and give the share back; called from another thread."""
         if self.is_parents or not self._close():
             return
         for future in tuple(self._running):
@@ -390,7 +390,7 @@ class NetworkShare:
         if self._give_back():
             self._thread.stop()
         else:
-            with contextlib.suppress(LocalProtocolError):  # The others have stopped too: it ends.
+            with contextlib.suppress(LocalProtocolError):  # The other shares ended as well: so does the thread.
                 self._thread.run(_cancellations()).result()
 
     def end(self) -> None:
@@ -404,7 +404,7 @@ class NetworkShare:
         return was_open
 
     def _give_back(self) -> bool:
-        """Return whether it was the last one, so that the thread is to end."""
+        """Give the share back; return whether it was the last one, so that the thread must end."""
         with self._shared.lock:
             self._shared.shares -= 1
             if self._shared.shares:
@@ -414,13 +414,13 @@ class NetworkShare:
 
 
 async def _cancellations() -> None:
-    """Let cancelled tasks of this turn, and what they await, end."""
+    """Let tasks cancelled in this turn end, with the tasks that they await."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
 
 class NetworkSeams(TypedDict, total=False):
-    """The seams that networks of producers and consumers are given."""
+    """The seams of the networks of producers and consumers."""
 
     name_server_addresses: Required[Sequence[str]]
     dialer: Required[Dialer]

@@ -1,5 +1,5 @@
 """The options of clients, with their types and bounds, for asyncio and for blocking code; how an unknown or
-invalid one is refused; what all asyncio clients have in common.
+invalid one is refused; the base of all asyncio clients.
 """
 
 import random
@@ -28,9 +28,9 @@ class ConsumeFrom(Enum):
 
 #: Called with queues; a plain function or a coroutine function.
 QueueHook = Callable[[tuple[MessageQueue, ...]], Any]
-#: Called with an error of LibraMQ's.
+#: Called with a LibraError; a plain function or a coroutine function.
 ErrorHook = Callable[[LibraError], Any]
-#: Where a new group begins, in the words of other clients.
+#: Where a new group begins; the strings are the names that other clients use.
 Beginning = ConsumeFrom | Literal["earliest", "latest", "timestamp"]
 
 
@@ -130,7 +130,7 @@ class AdminOptions(TypedDict, total=False):
 
 
 def beginning(consume_from: object) -> ConsumeFrom:
-    """Return where a group begins, by its name; raises ConfigError."""
+    """Return the position at which a group begins, by its name; raises ConfigError."""
     if isinstance(consume_from, ConsumeFrom):
         return consume_from
     if isinstance(consume_from, str):
@@ -175,7 +175,7 @@ def whole_number(name: str, value: object, low: int, high: int | None = None) ->
 
 
 def check_function(name: str, value: object) -> None:
-    """Raise ConfigError for what cannot be called."""
+    """Raise ConfigError for a value that cannot be called."""
     if not callable(value):
         raise ConfigError(f"{name} is a function, not {value!r}")
 
@@ -196,14 +196,14 @@ _BEGINNINGS = (
     | {each.name.lower(): each for each in ConsumeFrom}
 )
 
-#: Methods that are looked for at a client of another kind.
+#: Methods that users may look for in a client of another kind.
 _AT_OTHERS = {
     **dict.fromkeys(("assign", "batches", "commit", "getmany", "getone", "position", "seek"), "Consumer"),
     **dict.fromkeys(("ack", "change_invisible_time", "nack", "receive", "unsubscribe"), "SimpleConsumer"),
     **dict.fromkeys(("flush", "request", "send", "send_batch", "send_nowait", "send_oneway"), "Producer"),
     **dict.fromkeys(("create_topic", "delete_topic", "groups", "topics"), "Admin"),
 }
-#: Names of other libraries, and ours for the same.
+#: Method names of other libraries, and LibraMQ's equivalents.
 _SYNONYMS = {
     "close": "stop",
     "shutdown": "stop",
@@ -228,7 +228,7 @@ def no_such_method(client: object, name: str) -> AttributeError:
 
 
 class AsyncClient:
-    """A client for asyncio: `async with` starts and stops it, and a method that it lacks is named."""
+    """A client for asyncio: `async with` starts and stops it, and the error for a missing method helps."""
 
     if not TYPE_CHECKING:  # A type checker would accept every name.
 

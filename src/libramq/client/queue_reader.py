@@ -1,6 +1,6 @@
 """The queue reader: exact ranges of queues for synchronous code that keeps its own positions (Spark): how
-many pulls are in flight, how large they are, which filters and answers it does not trust (of a slave without
-the topic), and what lost messages lead to.
+many pulls are in flight, how large they are, which filters and answers it does not trust (such as a slave's
+without the topic), and how it handles lost messages.
 
 It joins no consumer group and commits nothing. Ranges are pulled with several requests in flight, because
 Apache's brokers return at most 32 messages per pull (8 if they must read the disk) and the offsets of a queue
@@ -8,8 +8,8 @@ are dense: the next pull can be sent before the last one is answered.
 
         ask [0,32) [32,64) [64,96) …  ──►  replies in that order; a short one is completed before the next
 
-Ours returns as many messages as fit in REPLY_BYTES_MAX. With a filter the end of a reply is unpredictable, so
-only one pull is in flight.
+LibraMQ's return as many messages as fit in REPLY_BYTES_MAX. With a filter the end of a reply is
+unpredictable, so only one pull is in flight.
 
 Upstream: store/DefaultMessageStore.getMessage (limits), client/impl/consumer/PullAPIWrapper.java.
 """
@@ -52,17 +52,17 @@ from libramq.transport.blocking import BlockingRemote
 
 OnLost = Callable[[MessageQueue, int, int], None]
 
-CHUNK_MAX: Final = 8192  # Messages asked for in one pull; Apache answers 32, ours what fits.
-#: An eighth of the largest frame, and above what Apache's clients ask for, which makes our broker answer in
-#: bulk. With half as much a Spark task takes a fifth longer per row; twice as much gains little.
+CHUNK_MAX: Final = 8192  # Messages requested by one pull; Apache returns 32, LibraMQ what fits.
+#: An eighth of the largest frame, and more than Apache's clients request, which makes LibraMQ's brokers
+#: answer in bulk. With half as much a Spark task takes a fifth longer per row; twice as much gains little.
 REPLY_BYTES_MAX: Final = 2 * 1024 * 1024
 DEPTH: Final = 16  # Pulls in flight for one queue.
-IN_FLIGHT_BYTES: Final = 4 * REPLY_BYTES_MAX  # Fewer if replies are large: they cost memory and gain nothing.
-SAMPLE: Final = 32  # Messages, and bytes of them, that show how large messages are.
-SAMPLE_BYTES: Final = 128 * 1024
-#: Ours: a reply that goes on for more than this part of the messages asked for is one of large batches.
+IN_FLIGHT_BYTES: Final = 4 * REPLY_BYTES_MAX  # Limits DEPTH if replies are large: more would gain nothing.
+SAMPLE: Final = 32  # Messages that are pulled to measure the size of messages.
+SAMPLE_BYTES: Final = 128 * 1024  # The most bytes of such a sample.
+#: Ours: a reply that exceeds the requested count by more than this part of it consists of large batches.
 OVERSHOT: Final = 8
-GROW_AFTER: Final = 64  # Full replies before more is asked for at once.
+GROW_AFTER: Final = 64  # Full replies before larger pulls are tried.
 
 
 class PullFilter(NamedTuple):
@@ -87,7 +87,7 @@ EVERYTHING: Final = PullFilter()
 
 
 class MessagesLost(LibraError):
-    """Messages to be read are no longer, or not, at their broker."""
+    """Messages to be read are missing at their broker."""
 
     def __init__(self, queue: MessageQueue, start: int, end: int) -> None:
         super().__init__(
@@ -103,7 +103,7 @@ class MessagesLost(LibraError):
 class Stretch(NamedTuple):
     """The records of one reply, back to back, and the offsets [start, end) that they cover.
 
-    Inner batches among them are whole (`message.inner_batch`): they may begin before, and end after these.
+    Inner batches are whole (`message.inner_batch`): they may begin before `start`, and end after `end`.
     """
 
     queue: MessageQueue
@@ -112,7 +112,7 @@ class Stretch(NamedTuple):
     body: bytes
 
     def messages(self) -> Iterator[MessageExt]:
-        """Yield the messages of these offsets; raises RemoteProtocolError for a body that is cut off."""
+        """Yield the messages of these offsets; raises RemoteProtocolError for a truncated body."""
         pulled = decode_pulled(self.body, self.start, check_crc=False, broker_name=self.queue.broker_name)
         return (message for message in pulled if self.start <= message.queue_offset < self.end)
 
@@ -145,10 +145,10 @@ class QueueReader(BlockingCluster):
     def absent_brokers(
         self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
     ) -> dict[str, list[str]]:
-        """Return the brokers that are away, and what they had of topics whose queues were looked up.
+        """Return the brokers that are away, and which of these topics they had at the last look-up of queues.
 
         LibraMQ's name servers know which brokers had a topic. required: brokers that must be registered.
-        waits: until they are back, or patience ends.
+        waits: wait until they are back, or the retry timeout is over.
         """
         absent = self._absent_now(topics, required)
         for pause_ms in self.pauses_ms() if waits else ():
@@ -178,7 +178,7 @@ class QueueReader(BlockingCluster):
         return self.ask_patiently(queues, min_offset)
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return the first message of each queue stored at its time or later; the queue's end if none is."""
+        """Return the offset of each queue's first message stored at its time or later, else the end."""
         return self.ask_patiently(times_ms, lambda queue: search_offset(queue, times_ms[queue]))
 
     def reachable_max_offsets(
@@ -189,9 +189,9 @@ class QueueReader(BlockingCluster):
         return self._ends(found), failures
 
     def sizes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
-        """Return the bytes of a stored message, the mean of some from a position of each queue on.
+        """Return the mean bytes of stored messages, from a sample at a position of each queue.
 
-        Without the queues that show none. With a filter it is the mean of all, with what is left out as 0.
+        Queues with an empty sample are left out. With a filter, messages that it rejects count as 0 bytes.
         """
         calls = {queue: self._pull(queue, at, SAMPLE, SAMPLE_BYTES) for queue, at in positions.items()}
         replies, _ = self.ask_reachable(positions, calls.__getitem__)
@@ -210,7 +210,7 @@ class QueueReader(BlockingCluster):
     def topics_since(self) -> dict[tuple[str, str], int]:
         """Return where in a broker's log a former topic of a name was deleted, by topic and broker name.
 
-        What was known when the ends of queues were last looked up; nothing is known at Apache's brokers.
+        As known at the last look-up of the ends of queues; Apache's brokers do not report it.
         """
         return dict(self._since)
 
@@ -267,7 +267,7 @@ class QueueReader(BlockingCluster):
         remote = self.broker(queue)
         in_flight: deque[_Requested] = deque()
         chunk, depth, full_replies = CHUNK_MAX, 1, 0
-        # Whether a count of messages tells where a reply ends. Otherwise each pull waits for the one before.
+        # Whether the requested count predicts where a reply ends. Otherwise each pull waits for the last one.
         is_sized = self._filter.is_everything
         requested = start
         try:
@@ -299,7 +299,7 @@ class QueueReader(BlockingCluster):
                     if full_replies >= GROW_AFTER:
                         chunk, full_replies = min(2 * chunk, CHUNK_MAX), 0
                     continue
-                # The next ones are as large; if messages vary in size, a little less, so that they fit.
+                # Request as many next; a little fewer if bytes limited the reply, as messages vary in size.
                 is_full = len(reply.body) > REPLY_BYTES_MAX // 2
                 chunk = max(1, (reached - position) * 7 // 8 if is_full else reached - position)
                 full_replies = 0
@@ -342,7 +342,7 @@ class QueueReader(BlockingCluster):
         elif position >= reply.max_offset and self.is_slave(queue.broker_name):
             raise ConnectionLost(f"the slave of {queue.broker_name} does not have what its master had yet")
         elif position >= reply.max_offset or reply.next_offset <= position:
-            reached = stop  # Beyond the broker's end: its log was cut.
+            reached = stop  # Beyond the broker's end: its log was truncated.
         else:
             reached = min(reply.next_offset, stop)
             if not self._filter.is_everything and reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY:

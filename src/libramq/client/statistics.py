@@ -1,4 +1,4 @@
-"""The statistics of clients: frozen snapshots of what one has done since its start, and has in hand.
+"""The statistics of clients: frozen snapshots of the work done since the start, and of current work.
 
 Counts are of messages, times are in milliseconds.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class ProducerStatistics:
     """The messages of a producer, without one-way ones.
 
-    in_flight: sent, and not answered yet. buffered_bytes: the memory of what `send_nowait` has taken and no
-    broker has answered yet. sent: stored by brokers. failed: given up. retries: further attempts. requests:
-    those that were answered or have failed; request_ms: the time that they took, together.
+    in_flight: sent and not answered yet. buffered_bytes: the memory of unanswered messages of `send_nowait`.
+    sent: stored by brokers. failed: given up. retries: further attempts. requests: answered or failed
+    requests; request_ms: their total time.
     """
 
     in_flight: int = 0
@@ -28,12 +28,11 @@ class ProducerStatistics:
 class ConsumerStatistics:
     """The messages of a PushConsumer or a Consumer, whose program is the handler.
 
-    queues: owned now, retry queues among them; none with `pop`. waiting: pulled, and not begun. in_flight: in
-    handlers, or in the program's hands. handled: done. retried: given back by a handler that failed, to come
-    again or to become dead letters. rejected: made dead letters by a handler. handler_calls: those that have
-    ended; handler_ms: the time that they took, together (PushConsumer). lag: from what is done to the end of
-    the queues, by the brokers' last answers; None if no end is known. queues_without_lag: queues whose end
-    is not known.
+    queues: owned queues, including retry queues; none with `pop`. waiting: pulled and not begun. in_flight:
+    being processed by handlers or the program. handled: done. retried: failed in a handler, to be redelivered
+    or to become dead letters. rejected: made dead letters by a handler. handler_calls: finished calls;
+    handler_ms: their total time (PushConsumer). lag: from the done messages to the ends of the queues, by the
+    brokers' last answers; None if no end is known. queues_without_lag: queues whose end is not known.
     """
 
     queues: int = 0
@@ -52,8 +51,8 @@ class ConsumerStatistics:
 class SimpleConsumerStatistics:
     """The messages of a SimpleConsumer.
 
-    received: returned by `receive`. acknowledged, returned (`nack`): of these. in_flight: the others, those
-    that are visible again since among them. Whatever is acknowledged twice counts twice.
+    received: returned by `receive`. acknowledged, returned (`nack`): how many of these. in_flight: the rest,
+    including messages that have become visible again. Messages acknowledged twice count twice.
     """
 
     received: int = 0
@@ -62,5 +61,5 @@ class SimpleConsumerStatistics:
 
     @property
     def in_flight(self) -> int:
-        """Return how many were received, and neither acknowledged nor given back."""
+        """Return how many were received, and neither acknowledged nor returned."""
         return max(0, self.received - self.acknowledged - self.returned)
