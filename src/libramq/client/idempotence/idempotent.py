@@ -30,7 +30,7 @@ from libramq.errors import ConfigError
 from libramq.message import properties as names
 from libramq.message.message import MessageExt
 
-#: The identity of a repeated message: its producer's id for it, or its keys.
+#: The identity of a repeated message: the id that its producer gave it, or its keys.
 Key = Literal["unique_id", "key"] | Callable[[MessageExt], str]
 #: Ours: a size that stores index well; longer keys are replaced by their digest.
 KEY_LENGTH_MAX: Final = 256
@@ -39,8 +39,8 @@ KEY_LENGTH_MAX: Final = 256
 def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope: str = "") -> Handler:
     """Wrap a handler, plain or coroutine function, so that repeated messages do not reach it.
 
-    key: "unique_id" recognises a message that a broker delivers again. "key" also recognises one that a
-    producer sends again under the same keys; a message without keys counts by its id. Or a function of the
+    key: "unique_id" recognises a message that a broker redelivers. "key" also recognises a message that a
+    producer sends again with the same keys; without keys, its id counts. A function computes the key of a
     message. scope: separates handlers that share a store, such as those of two groups.
     """
     key_of = _KEYS.get(key) if isinstance(key, str) else key
@@ -99,9 +99,10 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
 
 
 class _Attempt:
-    """One call: which messages it has claimed, and their results.
+    """One call of the handler: the messages it has claimed, and their results.
 
-    Until `judge`, all of them count as failed. within_ms: when messages of another's come again.
+    Until `judge`, all of them count as failed. within_ms: when messages claimed by another call are
+    redelivered.
     """
 
     def __init__(self, by_key: dict[str, MessageExt], within_ms: int, log: FailureLog) -> None:
@@ -126,7 +127,7 @@ class _Attempt:
     def take(self, claims: Sequence[ClaimResult]) -> list[str]:
         """Keep the messages that this call has claimed; others may be busy, or done already.
 
-        In order those behind a busy one wait with it: their keys, to be released, are returned.
+        In orderly mode, messages behind a busy one wait with it; their keys are returned, to be released.
         """
         by_key, self._ours = self._ours, {}
         behind = []
@@ -164,9 +165,10 @@ class _Attempt:
         return results or True
 
     def failed(self) -> bool:
-        """Handle an exception of the handler; return whether the result says so.
+        """Handle an exception of the handler; return whether the result reports it.
 
-        Messages of another's are not part of the failure, so it must not reach the consumer as one of all.
+        Messages claimed by another call have not failed, so it must not reach the consumer as a failure of
+        all.
         """
         if self._busy:
             self._ending = HandlerOutcome.LATER
@@ -190,7 +192,7 @@ async def _call(
 
 def _unique_id(message: MessageExt) -> str:
     properties = message.properties
-    # A message without a producer's id is identified, after a retry, by the id it had first.
+    # A message without a producer's id is identified, after a retry, by its original id.
     return properties.get(names.UNIQ_KEY) or properties.get(names.ORIGIN_MESSAGE_ID) or message.offset_id
 
 

@@ -14,10 +14,11 @@ from libramq.errors import ConfigError, InvalidState
 
 #: Ours: how long to wait for another process's write.
 BUSY_SECONDS: Final = 10.0
-#: Ours: after this many claims, this many expired keys are removed.
+#: Ours: after this many claims, expired keys are removed.
 PRUNE_EVERY: Final = 1_000
+#: Ours: how many expired keys are removed at a time.
 PRUNE_KEYS: Final = 2_000
-#: Ours: how often the wall clock's time is noted. Set back by less, it prolongs leases by as much.
+#: Ours: how often the wall clock's time is noted. A clock set back by less prolongs leases by as much.
 CLOCK_NOTED_MS: Final = 1_000
 
 # A key without an owner is done.
@@ -42,11 +43,11 @@ _PRUNE: Final = """
 class SqliteStore:
     """Keys in a file shared by processes. Close it after its consumers have stopped.
 
-    Leases end by the wall clock, since processes share them and they outlive processes. If that is set back,
-    they keep the time that was left; after it is set forward, messages being handled may be handled twice.
+    Leases end by the wall clock, since processes share them and they outlive processes. If the clock is set
+    back, they keep their remaining time; if it is set forward, messages being handled may be handled twice.
 
-    lease_ms: how long the claim of a dead process blocks others; longer than a handler takes.
-    keep_ms: how long done keys are remembered; as long as the brokers keep messages.
+    lease_ms: how long the claim of a dead process blocks others; set it longer than a handler takes.
+    keep_ms: how long done keys are remembered; set it as long as the brokers keep messages.
     """
 
     is_blocking = True
@@ -68,7 +69,7 @@ class SqliteStore:
         self._process_id: int | None = None
         try:
             self._open()
-            self.close()  # Each process opens it for itself: after a fork, its locks are not the child's.
+            self.close()  # Each process opens it for itself: a forked child has no locks of its parent.
         except sqlite3.Error as error:
             raise ConfigError(f"{path} cannot be used as a store of handled messages: {error}") from error
 
@@ -83,7 +84,7 @@ class SqliteStore:
         self._database.executescript(_TABLE)
 
     def close(self) -> None:
-        """Close the file. In the child of a fork this does nothing to the parent's."""
+        """Close the file. In a forked child, the parent's stays open."""
         if self._process_id == os.getpid():
             with self._lock:
                 self._database.close()
@@ -111,7 +112,7 @@ class SqliteStore:
     def _present_ms(self) -> int:
         """Return the wall clock's time, and move the leases with the clock if that was set back.
 
-        It is called within a transaction: each process sees what the last one has noted.
+        Called within a transaction: each process sees the time that the last one has noted.
         """
         wall_ms = int(self._clock.wall_ms())
         with closing(self._database.execute("SELECT wall_ms FROM clock")) as cursor:

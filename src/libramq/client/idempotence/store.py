@@ -1,5 +1,5 @@
-"""The store of processed messages: for how long a key is claimed by a running handler (lease), and for how
-long and how many done ones are remembered.
+"""The store of processed messages: how long a running handler claims a key (lease), and how long and how many
+done keys are remembered.
 
           claim                done
 unknown ────────► claimed ────────────► done ───► unknown, after its retention time
@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from libramq.clock import Clock, MonotonicMs, SystemClock
 from libramq.errors import ConfigError
 
-#: Ours: how soon a message that another handler has claimed is looked at again, at the latest.
+#: Ours: the longest delay before a message that another handler has claimed is redelivered.
 BUSY_MS_MAX: Final = 30_000
 #: Ours: longer than most handlers take. A dead process's claim blocks its message for this long.
 LEASE_MS: Final = 30_000
@@ -34,8 +34,8 @@ class ClaimResult(Enum):
 class Store(Protocol):
     """A store, called from any thread. If it raises, the handler fails and its messages are redelivered.
 
-    It may have `lease_ms: int`: for how long a claim holds. A message that is BUSY comes again after that
-    time, or BUSY_MS_MAX if that is less.
+    It may have `lease_ms: int`: how long a claim holds. A BUSY message is redelivered after that time, or
+    after BUSY_MS_MAX if that is less.
     """
 
     #: Whether calls may wait for a disk or another machine; coroutines then make them on a thread.
@@ -73,7 +73,7 @@ class MemoryStore:
         self._capacity = capacity
         self.lease_ms = lease_ms
         self._clock = clock or SystemClock()
-        self._claimed: dict[str, tuple[str, MonotonicMs]] = {}  # The owner, and until when.
+        self._claimed: dict[str, tuple[str, MonotonicMs]] = {}  # The owner and the expiry.
         self._done: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -1,1 +1,1 @@
-"""Routes: where topics live, from name servers, and what producers and consumers make of it."""
+"""Routes: the brokers of topics, from name servers, and the queues that producers and consumers use."""

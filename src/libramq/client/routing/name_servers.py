@@ -1,4 +1,4 @@
-"""The name servers: which is asked, when the next one is, and what an error says about a missing topic.
+"""The name servers: which one is queried, when the next one is, and the error for a missing topic.
 
 Upstream: NettyRemotingClient.getAndCreateNameserverChannel.
 """
@@ -42,10 +42,11 @@ Routed = Callable[[TopicRouteData | LibraError], None]
 #: Called with the routes of topics (None for no route), and the error if no name server answered.
 Found = Callable[[dict[str, TopicRouteData | None], NameServerUnavailable | None], None]
 
-#: Ours: missing topics whose nearest name is not looked for again, with each send: among 10,000 names that
-#: takes a second.
+#: Ours: how many missing topics have their nearest name cached. Each send would search again, which takes a
+#: second among 10,000 names.
 HINTS_MAX: Final = 100
-#: Ours: how long it is not: ClientConfig.pollNameServerInterval, in which routes are looked up again.
+#: Ours: how long a nearest name is cached: ClientConfig.pollNameServerInterval, at which routes are
+#: refreshed.
 HINT_MS: Final = 30_000
 
 
@@ -66,11 +67,11 @@ class NameServers:
         self._addresses: list[str] = []
         self._current = 0
         self._monotonic_ms = monotonic_ms
-        self._hints: dict[str, tuple[str, MonotonicMs]] = {}  # And until when they count.
+        self._hints: dict[str, tuple[str, MonotonicMs]] = {}  # The hint and its expiry, by topic.
         self._follow()
 
     def _follow(self) -> None:
-        """Take over a list that has changed; the one that is asked stays so if it is still there."""
+        """Adopt a changed list of servers; keep using the current one if it is still listed."""
         listed = tuple(self._listed)
         if listed == self._seen or not listed:
             return
@@ -134,7 +135,7 @@ class NameServers:
             self._remotes.send(address, call.command(), partial(done, address), timeout_ms=timeout_ms)
 
     def route(self, topic: str, routed: Routed) -> None:
-        """Look up a topic; RouteNotFound, with the nearest name there is, if no broker has it."""
+        """Look up a topic; RouteNotFound, with the most similar name, if no broker has it."""
 
         def answered(outcome: TopicRouteData | LibraError) -> None:
             if isinstance(outcome, RouteNotFound):
@@ -151,10 +152,10 @@ class NameServers:
         self.ask(topic_route(topic), answered)
 
     def _name_nearest(self, topic: str, routed: Routed) -> None:
-        """Report a missing topic, with the nearest of those that brokers have."""
+        """Report a missing topic, with the most similar existing name."""
         known, until_ms = self._hints.get(topic, ("", None))
         is_current = until_ms is not None and self._monotonic_ms() < until_ms
-        if is_current or topic.startswith(RETRY_PREFIX):  # Nobody has mistyped that.
+        if is_current or topic.startswith(RETRY_PREFIX):  # Users do not type retry topics.
             routed(self._missing(topic, known))
             return
 
@@ -177,7 +178,7 @@ class NameServers:
         )
 
     def route_to_send(self, topic: str, routed: Routed, *, queue_count: int) -> None:
-        """Look up a topic; if brokers create topics on the first send, return where it will be."""
+        """Look up a topic; if brokers create topics on the first send, return its future route."""
 
         def found(outcome: TopicRouteData | LibraError) -> None:
             if not isinstance(outcome, RouteNotFound):

@@ -1,5 +1,5 @@
-"""The publish info of a topic: which queues of a route, or of its order configuration, can be sent to, and
-which read.
+"""The publish info of a topic: which queues of a route, or of its order configuration, are writable, and
+which are readable.
 
 Upstream: impl/producer/TopicPublishInfo.java, MQClientInstance.topicRouteData2TopicPublishInfo.
 """
@@ -15,7 +15,7 @@ from libramq.message.queue import MessageQueue
 
 #: Ours: how many queues of one topic a broker may claim; upstream's system topic BenchmarkTest has 1024.
 QUEUES_MAX: Final = 65_536
-#: Ours: of how many topics and brokers a process keeps the queues for its next client.
+#: Ours: for how many pairs of topic and broker a process keeps the queues for its next client.
 SHARED_MAX: Final = 256
 
 

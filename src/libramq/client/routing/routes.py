@@ -1,5 +1,5 @@
 """The routes of a client: fetched on first use and refreshed at intervals; which broker's address serves a
-queue, when a missing master is looked for; a route that cannot be used fails the sends that wait for it.
+queue, and when a missing master is looked for. An unusable route fails the sends that wait for it.
 
 Upstream: impl/factory/MQClientInstance.java (topicRouteTable, brokerAddrTable,
 updateTopicRouteInfoFromNameServer).
@@ -28,7 +28,7 @@ class RouteTable:
 
     def __init__(self) -> None:
         self._routes: dict[str, TopicRouteData] = {}
-        #: The queues to send to by topic, of those with a route.
+        #: The queues to send to, by topic with a route.
         self.published: dict[str, TopicPublishInfo] = {}
         self._subscribe: dict[str, tuple[MessageQueue, ...]] = {}
         self._addresses: dict[str, dict[int, str]] = {}
@@ -46,7 +46,7 @@ class RouteTable:
             for each in self._routes.values()
             for broker in each.broker_datas
         }
-        # The newest address of a broker counts, whichever topic's route had it.
+        # The newest address of a broker counts, from the route of any topic.
         self._addresses.update({data.broker_name: dict(data.broker_addrs) for data in route.broker_datas})
         return True
 
@@ -98,7 +98,7 @@ def _sorted(route: TopicRouteData) -> TopicRouteData:
 
 
 async def look_up(name_servers: Sequence[str]) -> None:
-    """Wait for the list of name servers if it is to be fetched; raises NameServerUnavailable."""
+    """Wait for the list of name servers if it must be fetched; raises NameServerUnavailable."""
     if isinstance(name_servers, NameServerLookup):
         await run_on_thread(name_servers.look)
 
@@ -108,7 +108,7 @@ def first_server(name_servers: Sequence[str]) -> str:
     return name_servers.server if isinstance(name_servers, NameServerLookup) else name_servers[0]
 
 
-#: Ours: how often the routes are fetched while a broker that is sent to has no master.
+#: Ours: how often the routes are fetched while a broker to send to has no master.
 MASTER_MISSING_MS: Final = 1_000
 
 #: Called when a route was fetched, with the error if that failed.
@@ -150,7 +150,7 @@ class Routes:
         self.fetch(topic, fetched)
 
     def fetch(self, topic: str, fetched: Fetched) -> None:
-        """Fetch a route, or wait for a fetch that is under way."""
+        """Fetch a route, or wait for a fetch in flight."""
         waiting = self._fetching.get(topic)
         if waiting is not None:
             waiting.append(fetched)
@@ -169,7 +169,7 @@ class Routes:
         self._refresh_next(iter(self.table.topics()), done)
 
     def look_again(self, now_ms: MonotonicMs) -> None:
-        """Fetch every topic in use again, once a second at most: a broker has no master by these routes."""
+        """Fetch every topic in use again, once a second at most, because a broker has no master."""
         if self._looks_again or now_ms < self._look_again_ms:
             return
 
@@ -202,7 +202,7 @@ class Routes:
             try:
                 if self.table.update(topic, outcome):
                     log.debug("route changed", topic=topic)
-            except LibraError as error:  # Its order, for example, which an operator writes by hand.
+            except LibraError as error:  # For example, operators write its order by hand.
                 failure = error
         for fetched in self._fetching.pop(topic):
             fetched(failure)
