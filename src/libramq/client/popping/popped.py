@@ -1,7 +1,7 @@
-"""Popped messages: those in a pop's answer (damaged ones, too), the handle by which each is named, and the
-requests that acknowledge or postpone them.
+"""Popped messages: the messages in a pop's answer (including damaged ones), their handles, and the requests
+that acknowledge or postpone them.
 
-Redelivered messages bring their handles along; those of others are made from the reply's numbers.
+Redelivered messages bring their handles along; the handles of others are built from the reply's numbers.
 Upstream: MQClientAPIImpl.processPopResponse, ExtraInfoUtil.java.
 """
 
@@ -27,20 +27,21 @@ from libramq.rpc.pop_calls import Changed, PopReply
 
 log = get_logger(__name__)
 
-#: The kind of a topic that is no retry topic (`names.pop_kind`).
+#: The kind of an ordinary topic (`names.pop_kind`).
 ORDINARY: Final = "0"
+#: The kind of a retry topic of the first version.
 REDELIVERED: Final = "1"
 #: ConsumeInitMode.java.
 _INIT_MIN: Final = 0
 _INIT_MAX: Final = 1
-#: DefaultMQPushConsumer.popBatchNums; Apache's broker gives no more for a request (PopMessageProcessor).
+#: DefaultMQPushConsumer.popBatchNums; Apache's broker returns no more per request (PopMessageProcessor).
 POP_MESSAGES_MAX: Final = 32
-#: Ours: how far behind the first message of its check point another one may be. A pop takes 32 messages, and
-#: reads over some thousands that its filter does not match.
+#: Ours: how far a message may be behind the first one of its check point. A pop takes 32 messages, and skips
+#: some thousands that its filter does not match.
 POPPED_TOGETHER_MAX: Final = 1 << 20
-#: AckMessageProcessor: how it refuses a message that is not in its queue, or is not locked any more.
+#: AckMessageProcessor: the refusals of a message that is not in its queue, or no longer locked.
 NOT_POPPED: Final = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
-#: Ours: check points whose handles are remembered, read; those of 16,384 messages.
+#: Ours: how many decoded handles of check points are cached; enough for 16,384 messages.
 CHECK_POINTS_KEPT: Final = 512
 
 
@@ -54,7 +55,7 @@ class Place(NamedTuple):
 def messages_of(reply: PopReply, broker_name: str, topic: str) -> list[MessageExt]:
     """Return the messages of a pop, each with its handle in the property POP_CK; RemoteError if it has none.
 
-    The handles of a queue differ in the offset only, which is their last part. topic: what was popped.
+    The handles of a queue differ only in the offset, which is their last part. topic: the popped topic.
     """
     try:
         messages = _decoded(reply.body, broker_name)
@@ -70,7 +71,7 @@ def messages_of(reply: PopReply, broker_name: str, topic: str) -> list[MessageEx
             if _brings_handle(message):
                 continue
             if message.topic != topic and message.topic.startswith(names.RETRY_PREFIX):
-                # Apache's 5.0 brokers return it as their retry topic has it.
+                # Apache's 5.0 brokers return it under the retry topic.
                 message.topic = topic
                 message.name_popped(_beginning(reply, REDELIVERED, message, broker_name))
                 continue
@@ -83,7 +84,7 @@ def messages_of(reply: PopReply, broker_name: str, topic: str) -> list[MessageEx
 
 
 def count_of(reply: PopReply) -> int:
-    """Return how many messages an answer has, of which none is decoded."""
+    """Return how many messages an answer has, without decoding them."""
     if reply.counts:
         return sum(count for _, _, count in reply.counts)
     count, at = 0, 0
@@ -96,7 +97,7 @@ def count_of(reply: PopReply) -> int:
 def _name_together(
     messages: list[MessageExt], reply: PopReply, counts: Sequence[tuple[str, int, int]], broker_name: str
 ) -> None:
-    """Name messages by check points in the order of the answer. Redelivered ones have handles already."""
+    """Set handles by check points in the order of the answer. Redelivered messages have theirs already."""
     end = 0
     for kind_and_queue, start, count in counts:
         first, end = end, end + count
@@ -109,7 +110,7 @@ def _name_together(
 
 
 def _beginning(reply: PopReply, kind: str, message: MessageExt, broker_name: str) -> str:
-    """Return what the handles of a queue's messages begin with, where it has one check point."""
+    """Return the common beginning of the handles of a queue that has one check point."""
     queue_id = message.queue_id
     start = reply.starts.get(f"{kind} {queue_id}")
     if start is None:
@@ -118,7 +119,7 @@ def _beginning(reply: PopReply, kind: str, message: MessageExt, broker_name: str
 
 
 def _check_point(reply: PopReply, point: tuple[str, int, int], message: MessageExt, broker_name: str) -> str:
-    """Return what the handles of a check point's messages begin with.
+    """Return the common beginning of the handles of a check point.
 
     point: its kind of topic, queue and first offset. message: its first message.
     """
@@ -134,12 +135,12 @@ def _check_point(reply: PopReply, point: tuple[str, int, int], message: MessageE
     return beginning
 
 
-#: A check point's handle is read when it is received, and again when its messages are acknowledged.
+#: Cached: a handle is decoded on receipt, and again when the messages of its check point are acknowledged.
 _check_point_of: Final = lru_cache(CHECK_POINTS_KEPT)(decode_handle)
 
 
 def _brings_handle(message: MessageExt) -> bool:
-    """Return whether a message has a handle: Apache's brokers keep what producers call POP_CK."""
+    """Return whether a message has a valid handle: Apache's brokers keep a producer's own POP_CK."""
     text = message.find_property(p.POP_CK)
     if text is None:
         return False
@@ -151,9 +152,9 @@ def _brings_handle(message: MessageExt) -> bool:
 
 
 def _decoded(body: bytes, broker_name: str) -> list[MessageExt]:
-    """Return the messages of an answer; those with damaged bodies as they came, with an error in the log.
+    """Return the messages of an answer, including those with damaged bodies, which are logged as errors.
 
-    They cannot be pulled again, and a broker does not make another visible whose body it stored damaged.
+    They cannot be pulled again, and a broker never redelivers a message that it stored damaged.
     """
     try:
         return decode_records(body, check_crc=True, broker_name=broker_name)
@@ -192,7 +193,7 @@ def pop_call(
     from_end: bool,
     wide_max: int | None = None,
 ) -> Call[PopReply]:
-    """Return the call that pops at a place. wide_max: how many messages a broker of ours may return."""
+    """Return the call that pops at a place. wide_max: how many messages a LibraMQ broker may return."""
     header = PopMessageHeader(
         consumer_group=group,
         topic=place.topic,
@@ -230,7 +231,7 @@ def ack_call(group: str, message: MessageExt) -> Call[None]:
 def change_call(
     group: str, message: MessageExt, invisible_ms: int, *, is_unseen: bool = False
 ) -> Call[Changed]:
-    """Return the call that changes when a message is visible again. is_unseen: no program has seen it."""
+    """Return the call that changes a message's invisible time. is_unseen: no program has seen it."""
     handle = handle_of(message)
     header = ChangeInvisibleTimeHeader(
         consumer_group=group,
@@ -245,7 +246,7 @@ def change_call(
 
 
 def note_change(message: MessageExt, changed: Changed) -> None:
-    """Give a message its new handle: the one it came with names it no more."""
+    """Set the new handle of a message, whose old one is no longer valid."""
     handle = handle_of(message)
     offset = _offset(message, handle)
     new = handle._replace(
@@ -294,8 +295,8 @@ def _check_points(messages: Iterable[MessageExt]) -> dict[tuple[str, Handle], li
 
 
 def _add_singly(messages: Sequence[MessageExt], offsets: dict[tuple[str, Handle], list[int]]) -> None:
-    """Add messages by the handles that each has."""
-    # Handles of messages that were popped together begin alike, and each beginning is read once.
+    """Add messages by their individual handles."""
+    # Handles of messages that were popped together begin alike, and each beginning is decoded once.
     together: dict[tuple[str, str], list[int]] = {}
     for message in messages:
         text = _handle_text(message)
@@ -328,9 +329,9 @@ def _require_together(offset: int, start: int) -> None:
 
 
 def _bit_set(offsets: Sequence[int], start: int) -> str:
-    """Return a BitSet of Java's in Base64: the least significant bit of each byte first."""
+    """Return a Java BitSet in Base64: the least significant bit of each byte first."""
     first, count = offsets[0], len(offsets)
-    if offsets == [*range(first, first + count)]:  # All that one pop took, most often.
+    if offsets == [*range(first, first + count)]:  # Most often, all messages of one pop.
         _require_together(first, start)
         _require_together(offsets[-1], start)
         return _base64((1 << count) - 1 << first - start)

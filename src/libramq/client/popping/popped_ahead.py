@@ -1,16 +1,16 @@
-"""Messages popped ahead: when a simple consumer requests the next ones early, how long they are kept, and
-when they go back.
+"""Messages popped ahead: when a simple consumer requests the next messages early, how long it keeps them, and
+when it returns them.
 
-At most one pop is under way or kept. What it brought goes to the next `receive` on the same terms, and back
-to the broker once it has been kept for too long (`kept_ms`), when a subscription has changed, or at the
-end: it is visible again then. Brokers of ours count no attempt, so that nothing becomes a dead letter that no
-program has seen; Apache's count one, as after any `nack`.
+At most one pop is in flight or kept. Its messages go to the next `receive` on the same terms, or back to the
+broker if they have been kept for too long (`kept_ms`), a subscription has changed, or the consumer stops:
+then they are visible again. LibraMQ's brokers count no attempt, so messages that no program has seen never
+become dead letters; Apache's count one, as after any `nack`.
 
-    each `receive` came back full, soon after the one before, and no other is under way     pop ahead
+    each `receive` came back full, soon after the one before, and no other is in flight     pop ahead
     anything else                                                                           wait for the next
 
-The invisible time of messages that were popped ahead runs already, and no other member gets them meanwhile.
-So this is done at a small fraction of that time only; what the program does not fetch soon is given back.
+The invisible time of messages popped ahead is already running, and no other member gets them meanwhile. So
+they are kept for a small fraction of that time only, and returned unless the program fetches them soon.
 """
 
 import asyncio
@@ -27,18 +27,20 @@ from libramq.rpc.pop_calls import PopReply
 log = get_logger(__name__)
 
 
-#: Ours: the part of the invisible time, and the time, that a program may take between two receives.
+#: Ours: the longest time between two quick receives, as a part of the invisible time.
 GAP_PART: Final = 100
+#: Ours: the longest time between two quick receives in any case.
 GAP_MS_MAX: Final = 1_000
-#: Ours: the part of the invisible time, and the time, for which messages are kept that were popped ahead.
+#: Ours: how long messages popped ahead are kept, as a part of the invisible time.
 KEPT_PART: Final = 10
+#: Ours: how long messages popped ahead are kept at most.
 KEPT_MS_MAX: Final = 5_000
 #: Ours: full receives, one soon after another, before the next messages are popped ahead.
 FULL_MIN: Final = 2
 
 
 def kept_ms(invisible_ms: int) -> int:
-    """Return how long messages may be kept that were popped ahead, from the moment of their request on."""
+    """Return how long messages popped ahead may be kept, counted from their request."""
     return min(invisible_ms // KEPT_PART, KEPT_MS_MAX)
 
 
@@ -58,7 +60,7 @@ class Pace:
             self._full = 0
 
     def returned(self, count: int, count_max: int, now_ms: MonotonicMs) -> bool:
-        """Note that a receive returned so many messages; return whether to pop the next ones now."""
+        """Note how many messages a receive returned; return whether to pop the next ones now."""
         self._under_way -= 1
         self._returned_ms = now_ms
         self._full = self._full + 1 if count == count_max else 0
@@ -71,7 +73,7 @@ class Pace:
 
 
 class PopAnswer:
-    """The answer to one request, of what was popped at a place. Its messages are decoded when looked at.
+    """The answer to one pop at a place. Its messages are decoded on first access.
 
     So a program's next pop can leave before the last one is decoded, and the broker reads meanwhile.
     """
@@ -102,7 +104,7 @@ class Brought:
 
     @property
     def count(self) -> int:
-        """Return how many messages they are."""
+        """Return the number of messages."""
         if self._messages is not None:
             return len(self._messages)
         return sum(answer.count for answer in self._answers)
@@ -115,27 +117,27 @@ class Brought:
         return self._messages
 
     def first(self, count: int) -> "Brought":
-        """Take the first messages out; the others remain here."""
+        """Remove and return the first messages."""
         taken = Brought(self.topic, ())
         taken._messages, self._messages = self.messages[:count], self.messages[count:]
         return taken
 
 
-#: Ours: how long the end waits for a pop that is under way, and to give its messages back.
+#: Ours: how long closing waits for a pop in flight and for the return of its messages.
 CLOSE_S: Final = 3.0
 #: A task begins in the loop's next turn, and what it sends leaves in the one after that.
 TURNS_UNTIL_SENT: Final = 2
 
 
 class Terms(NamedTuple):
-    """What two pops have in common whose messages are alike. subscriptions: grows when one changes."""
+    """The terms of a pop; messages of equal terms are alike. subscriptions: grows when one changes."""
 
     invisible_ms: int
     subscriptions: int
 
 
 class PoppedAhead:
-    """What one consumer has popped ahead. give_back: makes a message visible again."""
+    """The messages that one consumer has popped ahead. give_back: makes a message visible again."""
 
     def __init__(
         self, give_back: Callable[[MessageExt], Awaitable[None]], monotonic_ms: Callable[[], MonotonicMs]
@@ -151,11 +153,11 @@ class PoppedAhead:
 
     @property
     def has_any(self) -> bool:
-        """Return whether a pop is under way, or has brought messages that nobody has taken."""
+        """Return whether a pop is in flight, or has messages left to take."""
         return self._pop is not None
 
     async def start(self, pop: Coroutine[Any, Any, Brought], terms: Terms) -> None:
-        """Begin a pop, as there is none; its request has left when this returns."""
+        """Begin a pop; its request has left when this returns. There must be no other pop."""
         assert self._pop is None
         keep_ms = kept_ms(terms.invisible_ms)
         self._terms, self._until_ms = terms, self._monotonic_ms() + keep_ms
@@ -165,9 +167,9 @@ class PoppedAhead:
             await asyncio.sleep(0)
 
     async def take(self, count_max: int, terms: Terms) -> Brought | None:
-        """Return messages that were popped ahead on these terms, waiting for them; None: pop yourself.
+        """Wait for messages popped ahead on these terms, and return them; None: the caller must pop.
 
-        Only one receive waits for a pop under way, and not longer than what that brings may be kept.
+        Only one receive waits for a pop in flight, and no longer than its messages may be kept.
         """
         pop = self._pop
         if pop is None or self._is_awaited:
@@ -195,25 +197,25 @@ class PoppedAhead:
         return brought if brought is not None and brought.count else None
 
     def drop(self) -> None:
-        """Give back what was popped ahead, once it is here."""
+        """Return messages popped ahead to the broker, once they have arrived."""
         if self._pop is not None:
             self.return_all(self._pop)
             self._release()
 
     def return_all(self, pop: asyncio.Task[Brought]) -> None:
-        """Give back what a pop brings, once it is here."""
+        """Return the messages of a pop to the broker, once they have arrived."""
         task = asyncio.create_task(self._return_all(pop))
         self._giving_back[task] = pop
         task.add_done_callback(self._giving_back.pop)
 
     async def aclose(self) -> None:
-        """Give back what was popped ahead; what takes too long is visible after its invisible time."""
+        """Return messages popped ahead to the broker; if that takes too long, they stay invisible."""
         self.drop()
         try:
             if self._giving_back:
                 await asyncio.wait([*self._giving_back], timeout=CLOSE_S)
         finally:
-            self.drop()  # What another receive began meanwhile.
+            self.drop()  # Another receive may have begun a pop meanwhile.
             for task, pop in self._giving_back.items():
                 pop.cancel()
                 task.cancel()
@@ -243,7 +245,7 @@ class PoppedAhead:
 
 
 def _result(pop: asyncio.Task[Brought]) -> Brought | None:
-    """Return what a pop brought that has ended; None if it failed: the receive pops itself, and says why."""
+    """Return the result of a finished pop; None if it failed: the receive pops itself, and raises why."""
     try:
         return pop.result()
     except LibraError:

@@ -7,10 +7,10 @@ and timeouts.
             ...
             await consumer.ack(message)
 
-No queue belongs to a member: any of them receives any message, and nothing is rebalanced. A round decides
-where one `receive` pops in turn, a place being a topic at a broker, and how long each may hold the request:
+No queue belongs to a member: any of them receives any message, and nothing is rebalanced. A round decides in
+which order one `receive` pops at places (a topic at a broker), and how long each may hold the request:
 
-    several places   first each in turn at once, then each in turn for a second, until the time is up
+    several places   first each in turn without waiting, then each in turn for a second, until the time is up
     one place        it holds the request for the whole time
 
 Upstream: RocketMQ 5's SimpleConsumer.java, over POP.
@@ -77,40 +77,41 @@ from libramq.transport.asyncio_remotes import AsyncioRemotes
 
 T = TypeVar("T")
 
-#: Ours: what one request takes of a broker of ours while the program waits: these are decoded while the
-#: broker reads for the next request. What is popped ahead comes by one request: nobody waits for it.
+#: Ours: messages per request to LibraMQ's brokers while the program waits: they are decoded while the broker
+#: reads for the next request. Pops ahead, for which no program waits, take one request.
 WIDE_POP_MESSAGES: Final = 256
-#: Ours: what one call returns at most, by several requests at once.
+#: Ours: how many messages one call returns at most, by several concurrent requests.
 MESSAGES_MAX: Final = 1024
-#: DefaultMQPushConsumer.popInvisibleTime, and how long a pop is held (BROKER_SUSPEND_MAX_TIME_MILLIS).
+#: DefaultMQPushConsumer.popInvisibleTime.
 INVISIBLE_MS: Final = 60_000
+#: How long a pop is held: BROKER_SUSPEND_MAX_TIME_MILLIS.
 AWAIT_MS: Final = 15_000
 #: timerMaxDelaySec: brokers hide messages for at most three days.
 INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
-#: DefaultMQPushConsumerImpl: how long an answer may take beyond the time for which a pop is held.
+#: DefaultMQPushConsumerImpl: how long an answer may take beyond the hold time of a pop.
 TIMEOUT_MS: Final = 10_000
-#: Ours: how long an answer may take beyond that before brokers that may have messages are asked.
+#: Ours: how long an answer may take beyond the hold time before other brokers are asked.
 SILENCE_MS: Final = 1_000
 #: ClientConfig.pollNameServerInterval.
 ROUTE_REFRESH_MS: Final = 30_000
 #: Ours: check points in one acknowledgement; a pop has one for every 32 messages of a queue.
 ACKS_MAX: Final = 256
-#: Ours: messages that arrive elsewhere wait for at most as long, times the number of places.
+#: Ours: how long one of several places may hold a pop. Messages elsewhere wait at most this times the places.
 SLICE_MS: Final = 1_000
-
-#: Ours: a broker answers a held pop 50 ms early, so with less time left it answers at once, again and again.
+#: Ours: the least hold time. Brokers answer held pops 50 ms early: with less they would answer at once, again
+#: and again.
 ENOUGH_MS: Final = 100
 
 
 class NextPop(NamedTuple):
-    """Pop here; the broker may hold the request for so long."""
+    """A pop to make at a place, and how long the broker may hold it."""
 
     place: Place
     poll_ms: int
 
 
 class PopRound:
-    """One round, beginning with the first place. One that fails is left out."""
+    """One round, beginning with the first place. Places that fail are left out."""
 
     def __init__(self, places: Sequence[Place], *, now_ms: MonotonicMs, await_ms: int) -> None:
         self._places = list(places)
@@ -120,7 +121,7 @@ class PopRound:
         self._error: LibraError | None = None
 
     def next(self, now_ms: MonotonicMs) -> NextPop | None:
-        """Return where to pop next; None when the time is up. Raises the last error if every place failed."""
+        """Return the next pop; None when the time is up. Raises the last error if every place failed."""
         if not self._places:
             assert self._error is not None, "a round has places"
             raise self._error
@@ -137,7 +138,7 @@ class PopRound:
 
     @property
     def is_last(self) -> bool:
-        """Return whether no other place is left to ask."""
+        """Return whether only one place is left."""
         return len(self._places) == 1
 
     def failed(self, place: Place, error: LibraError) -> None:
@@ -150,12 +151,13 @@ class SimpleConsumer(AsyncClient):
     """Receives messages; it belongs to the event loop it was started on.
 
     namesrv: "host:port", several separated by ";"; default: NAMESRV_ADDR, else 127.0.0.1:9876.
-    from_end: a new group begins with the messages that come after `start`, not with the first stored; for a
-    topic that is subscribed later, after the next `receive` has begun.
-    prefetch: while the program handles what a full `receive` returned, the next messages are popped already,
-    if it came back for more within a hundredth of invisible_ms before (1 s at most); it gets none that have
-    been invisible for a tenth of it (5 s at most): these, and those at the end, are given back.
-    deserializer: makes the `value` of a message of its body, when that is read.
+    from_end: a new group begins with messages that arrive after `start`, not with the oldest ones; in a topic
+    subscribed later, with messages that arrive after the next `receive` has begun.
+    prefetch: while the program handles the messages of a full `receive`, the next ones are already popped, if
+    its previous calls followed each other within a hundredth of invisible_ms (1 s at most). It never gets
+    messages that have been invisible for a tenth of it (5 s at most): these, and those left at the end,
+    are returned to the broker.
+    deserializer: turns the body of a message into its `value`, when that is read.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
@@ -182,11 +184,11 @@ class SimpleConsumer(AsyncClient):
         self._ahead = PoppedAhead(self._give_back, self._clock.monotonic_ms)
         self._subscriptions = 0
         self._received = self._acknowledged = self._returned = 0
-        #: Brokers that return `POP_MESSAGES_MAX` at most, by their last answer.
+        #: Brokers that return at most `POP_MESSAGES_MAX`, by their last answer.
         self._narrow: set[str] = set()
-        #: Brokers that know no acknowledgement of several: Apache's of 5.0.
+        #: Brokers without batch acknowledgements: Apache's of 5.0.
         self._take_single_acks: set[str] = set()
-        #: Pops that have no answer yet although they should.
+        #: Pops whose answers are overdue.
         self._silent: dict[asyncio.Task[Brought], Place] = {}
         self._remotes: AsyncioRemotes | None = None
 
@@ -208,7 +210,7 @@ class SimpleConsumer(AsyncClient):
                 raise
 
     async def _begin(self, beginning: GroupBeginning) -> None:
-        """Begin the topics that are subscribed since the last time."""
+        """Begin the topics subscribed since the last call."""
         topics = self._selectors.keys() - self._begun.since_ms.keys()
         if not topics:
             return
@@ -221,7 +223,7 @@ class SimpleConsumer(AsyncClient):
         self._begun = self._begun.joined(begun)
 
     async def _begin_at(self, beginning: GroupBeginning, topic: str, broker_name: str) -> None:
-        """Begin at a broker that was away when the topic was begun, or is new."""
+        """Begin a topic at a broker that was away when it was begun, or is new."""
         since_ms = self._begun.since_ms.get(topic)
         if not since_ms or (topic, broker_name) in self._begun.places:
             return
@@ -230,7 +232,7 @@ class SimpleConsumer(AsyncClient):
         self._begun = self._begun.joined(Begun(places={(topic, broker_name)}))
 
     async def stop(self) -> None:
-        """Close all connections. Messages that were not acknowledged are visible again after their time."""
+        """Close all connections. Unacknowledged messages become visible again after their time."""
         if self._remotes is not None and not self._remotes.is_parents:
             self._remotes.require_loop("consumer")
         try:
@@ -242,12 +244,12 @@ class SimpleConsumer(AsyncClient):
                 await remotes.aclose()
 
     def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
-        """Receive a topic's messages: "*" for all, "tagA || tagB", or Sql("a > 3"). It replaces another."""
+        """Set a topic's subscription: "*" for all messages, "tagA || tagB", or Sql("a > 3")."""
         self._selectors[validate_topic(topic)] = selector(expression)
         self._subscriptions += 1
 
     def unsubscribe(self, topic: str) -> None:
-        """Receive a topic's messages no longer."""
+        """Stop receiving a topic's messages."""
         if self._selectors.pop(topic, None) is None:
             raise ConfigError(f"this consumer has no subscription of {topic}")
         self._subscriptions += 1
@@ -259,11 +261,12 @@ class SimpleConsumer(AsyncClient):
         invisible_ms: int = INVISIBLE_MS,
         await_ms: int = AWAIT_MS,
     ) -> list[MessageExt]:
-        """Return up to max_messages (1,024 at most); none if none came within await_ms.
+        """Return up to max_messages (1,024 at most); none if none arrive within await_ms.
 
-        Over 256 are requested by several requests at once, unless they are popped ahead; from Apache's
-        brokers over 32. They are invisible to the group for invisible_ms, and received again after it unless
-        they were acknowledged. So are messages that a broker had already popped when the call was cancelled.
+        More than 256, or 32 of Apache's brokers, take several concurrent requests; messages popped ahead of
+        LibraMQ's take one. Messages are invisible to the group for invisible_ms, and received again
+        afterwards unless they were acknowledged, even if the call was cancelled after a broker had popped
+        them.
         """
         whole_number("max_messages", max_messages, 1, MESSAGES_MAX)
         whole_number("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
@@ -290,9 +293,9 @@ class SimpleConsumer(AsyncClient):
     async def _round(
         self, max_messages: int, invisible_ms: int, await_ms: int, *, is_ahead: bool = False
     ) -> Brought:
-        """Pop at one place after another until one has messages, or none comes within await_ms.
+        """Pop at one place after another until one has messages, or none arrive within await_ms.
 
-        is_ahead: the messages are decoded, and those of other tags left out, later.
+        is_ahead: the messages are decoded, and filtered by tags, later.
         """
         now_ms = self._clock.monotonic_ms
         places = await self._places()
@@ -309,9 +312,10 @@ class SimpleConsumer(AsyncClient):
         return Brought("", ())
 
     async def _soon(self, pop: Coroutine[Any, Any, Brought], ask: NextPop) -> Brought:
-        """Return what a pop brings; RequestTimeout if its broker is silent: others may have messages.
+        """Return the result of a pop; RequestTimeout if its broker is silent: others may have messages.
 
-        It is not asked again before it has answered, unless all are silent; what it brings is given back.
+        A silent broker is not asked again before it has answered, unless all are silent; the messages of its
+        late answer are returned to it.
         """
         task = asyncio.ensure_future(pop)
         try:
@@ -327,9 +331,10 @@ class SimpleConsumer(AsyncClient):
         raise RequestTimeout(f"broker {ask.place.broker_name} has not answered yet; receive again")
 
     async def ack(self, messages: MessageExt | Iterable[MessageExt]) -> None:
-        """Acknowledge one message, or several by few requests.
+        """Acknowledge one message, or several with few requests.
 
-        Raises BrokerError for one message that is visible again. Of several, those are received again.
+        Raises BrokerError for a single message that is visible again. Among several, such messages raise no
+        error, and are received again.
         """
         if isinstance(messages, MessageExt):
             broker_name = handle_of(messages).broker_name
@@ -344,7 +349,7 @@ class SimpleConsumer(AsyncClient):
     async def _ack_many(
         self, broker_name: str, acks: Sequence[BatchAckText], messages: Sequence[MessageExt]
     ) -> None:
-        """Acknowledge the messages that one broker has, by one request each if it takes no others."""
+        """Acknowledge messages at one broker, with one request each if it takes no batches."""
         if broker_name not in self._take_single_acks:
             parts = (acks[at : at + ACKS_MAX] for at in range(0, len(acks), ACKS_MAX))
             calls = ((part[0].topic, pop_calls.batch_ack(broker_name, part)) for part in parts)
@@ -365,7 +370,7 @@ class SimpleConsumer(AsyncClient):
                 raise error
 
     async def change_invisible_time(self, message: MessageExt, invisible_ms: int) -> None:
-        """Have a message invisible for so long from now on; later calls need this message, not a copy.
+        """Keep a message invisible for this long from now on; later calls need this message, not a copy.
 
         Raises BrokerError if it is visible again already.
         """
@@ -375,23 +380,23 @@ class SimpleConsumer(AsyncClient):
         note_change(message, await self._ask(message.topic, broker_name, call))
 
     async def nack(self, message: MessageExt, *, delay_ms: int = 0) -> None:
-        """Give a message back, to be received again at once or after delay_ms."""
+        """Return a message to the broker, to be received again at once or after delay_ms."""
         await self.change_invisible_time(message, delay_ms)
         self._returned += 1
 
     async def statistics(self) -> SimpleConsumerStatistics:
-        """Return what it has done since it was made."""
+        """Return the counts since the consumer was created."""
         return SimpleConsumerStatistics(
             received=self._received, acknowledged=self._acknowledged, returned=self._returned
         )
 
     async def _give_back(self, message: MessageExt) -> None:
-        """Give back a message that the program has not seen: for a broker of ours that is no attempt."""
+        """Return a message that the program has not seen; LibraMQ's brokers count no attempt."""
         call = change_call(self.group, message, 0, is_unseen=True)
         await self._ask(message.topic, handle_of(message).broker_name, call)
 
     async def _pop(self, ask: NextPop, max_messages: int, invisible_ms: int, *, is_ahead: bool) -> Brought:
-        """Pop at one place, by as many requests as that needs."""
+        """Pop at one place, with as many requests as needed."""
         topic = ask.place.topic
         selected = self._selectors.get(topic)
         if selected is None:  # Unsubscribed meanwhile.
@@ -399,7 +404,7 @@ class SimpleConsumer(AsyncClient):
         if self._beginning is not None:
             await self._begin_at(self._beginning, *ask.place)
         is_narrow = ask.place.broker_name in self._narrow
-        wide_max = MESSAGES_MAX if is_ahead else WIDE_POP_MESSAGES  # Decoding waits when it is ahead.
+        wide_max = MESSAGES_MAX if is_ahead else WIDE_POP_MESSAGES  # Pops ahead are decoded later.
         at_once_max = POP_MESSAGES_MAX if is_narrow else wide_max
         if max_messages > at_once_max:
             answers = await self._pop_many(ask, selected, max_messages, at_once_max, invisible_ms)
@@ -411,10 +416,10 @@ class SimpleConsumer(AsyncClient):
     async def _pop_many(
         self, ask: NextPop, selected: Selector, max_messages: int, at_once_max: int, invisible_ms: int
     ) -> list[PopAnswer]:
-        """Pop more than one request may return, by several requests at once.
+        """Pop more than one request may return, with several concurrent requests.
 
-        None of these is held: Apache's broker would hold one that finds a queue locked by another, and what
-        the others have brought, whose invisible time runs, would wait for it.
+        None of these is held: Apache's broker would hold one that finds a queue locked by another, and the
+        messages of the others, whose invisible time is running, would wait for it.
         """
         at_once = ask._replace(poll_ms=0)
         counts = [min(left, at_once_max) for left in range(max_messages, 0, -at_once_max)]
@@ -433,7 +438,7 @@ class SimpleConsumer(AsyncClient):
         return _of_all(await asyncio.gather(*map(pop_some, counts), return_exceptions=True))
 
     async def _keep_wanted(self, brought: Brought) -> bool:
-        """Leave out messages of other tags than those subscribed to; return whether any is left."""
+        """Leave out messages whose tags are not subscribed; return whether any are left."""
         messages, selected = brought.messages, self._selectors.get(brought.topic)
         if selected is None:
             return bool(messages)
@@ -504,7 +509,7 @@ class SimpleConsumer(AsyncClient):
         try:
             reply = await answer_of(send)
         except (ConnectFailed, ConnectionLost, RequestTimeout):
-            self._routes.pop(topic, None)  # Another may act for it by now.
+            self._routes.pop(topic, None)  # Another broker may act for it by now.
             raise
         return call.result(reply, where=f"broker {broker_name} at {address}")
 
@@ -516,7 +521,7 @@ class SimpleConsumer(AsyncClient):
 
 
 def _beginning(group: str) -> GroupBeginning:
-    """Return what begins topics at their ends."""
+    """Return the rule that begins topics at their ends."""
     client_id = f"{group}@begin"
     consumer = ConsumerData(group_name=group, consume_type=CONSUME_ACTIVELY, message_model=CLUSTERING)
     beat = heartbeat(HeartbeatData(client_id=client_id, consumer_data_set=[consumer]))
