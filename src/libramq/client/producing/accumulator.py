@@ -1,5 +1,5 @@
-"""The accumulator: where messages of `send_nowait` wait to travel in one request: how many bytes and messages
-of a topic, or of a chosen queue, make a batch, and how their bodies are encoded together.
+"""The accumulator: collects messages of `send_nowait` into batches: how many bytes and messages of a topic,
+or of a chosen queue, make a batch, and how their bodies are encoded together.
 
 Messages without a fixed queue are collected by topic, and each batch of them takes the next queue; messages
 for a given queue are collected by queue and stay in order.
@@ -7,8 +7,8 @@ for a given queue are collected by queue and stay in order.
     a body alone (bytes) ─┐
     Encoded ──────────────┴─► unique ids ─► encode_contents ─► the body of one request
 
-Most messages are a topic and a body. They wait as that body, and get their unique ids and their bytes when
-their batch is sent, all in one loop: a third of what it takes to encode each when it is passed.
+Most messages are a topic and a body. They wait as that body, and get their unique ids and their encoding when
+their batch is sent, all in one loop: this takes a third of the time of encoding each on arrival.
 Upstream: impl/producer/ProduceAccumulator.java.
 """
 
@@ -24,14 +24,14 @@ from libramq.message.message import Message
 from libramq.message.properties import properties_to_text
 from libramq.message.queue import MessageQueue
 
-#: Upstream sets it in every message: wait until it is stored as safely as the broker is configured.
+#: Set in every message, as upstream: wait until it is stored as safely as the broker is configured.
 WAIT_VALUE: Final = "true"
 _BEFORE_ID: Final = names.UNIQ_KEY + names.NAME_VALUE_SEPARATOR
 _BEHIND_ID: Final = names.PROPERTY_SEPARATOR + properties_to_text({names.WAIT: WAIT_VALUE})
 _AROUND_ID_BYTES: Final = len(_BEFORE_ID) + len(_BEHIND_ID)
-#: A character that is in no id, nor in what is around it: its length is a byte between 53 and 77.
+#: A character that is neither in ids nor in the text around them, whose length is a byte between 53 and 77.
 _CUT: Final = "\x03"
-#: What a body's item has besides the body, where the producer has an IPv6 address.
+#: The bytes that an item adds to a plain body, for a producer with an IPv6 address.
 PLAIN_ITEM_BYTES: Final = ITEM_BYTES_MIN + _AROUND_ID_BYTES + UNIQUE_ID_V6_CHARACTERS
 
 
@@ -42,12 +42,12 @@ class Encoded(NamedTuple):
     item: bytes
 
 
-#: A message: its body, if that and the topic are all it has.
+#: A message: only its body, if it has nothing else but a topic.
 Content = bytes | Encoded
 
 
 def plain_body(message: Message) -> bytes | None:
-    """Return the body of a message of bytes that has nothing else but its topic; None for any other."""
+    """Return the body of a message that has only a topic and a body of bytes; None for any other."""
     if (
         type(message) is Message
         and type(message.body) is bytes
@@ -63,7 +63,7 @@ def plain_body(message: Message) -> bytes | None:
 
 
 def content_bytes(content: Content) -> int:
-    """Return the size of a message in a batch; of a body at most a few bytes too many."""
+    """Return the size of a message in a batch; for a plain body, up to a few bytes too many."""
     return len(content) + PLAIN_ITEM_BYTES if isinstance(content, bytes) else len(content.item)
 
 
@@ -77,7 +77,7 @@ def unique_ids(contents: Sequence[Content], ids: MessageIds) -> list[str]:
 
 
 def encode_contents(contents: Sequence[Content], ids: Sequence[str]) -> bytes:
-    """Return the body of a batch with these messages. One costs 0.2 µs if all are bodies, else 0.7."""
+    """Return the body of a batch. A message costs 0.2 µs if all are plain bodies, else 0.7 µs."""
     if set(map(type, contents)) == {bytes}:
         bodies = cast(Sequence[bytes], contents)
         return _encode_bodies(bodies, list(map(len, bodies)), ids)
@@ -92,10 +92,10 @@ def encode_contents(contents: Sequence[Content], ids: Sequence[str]) -> bytes:
 
 
 def _encode_bodies(bodies: Sequence[bytes], body_bytes: Sequence[int], ids: Sequence[str]) -> bytes:
-    """Return messages that are bodies, with ids of one length."""
+    """Return the items of plain bodies, with ids of one length."""
     text_bytes = _AROUND_ID_BYTES + len(ids[0])
     before = f"{chr(text_bytes >> 8)}{chr(text_bytes & 0xFF)}{_BEFORE_ID}"
-    # All texts are made as one, and cut where the ids' neighbours meet.
+    # All property texts are built as one, and cut between messages.
     texts = f"{before}{f'{_BEHIND_ID}{_CUT}{before}'.join(ids)}{_BEHIND_ID}".encode("latin-1")
     around = ITEM_BYTES_MIN + text_bytes
     heads = {size: ITEM_HEAD.pack(around + size, 0, 0, 0, size) for size in set(body_bytes)}
@@ -116,10 +116,11 @@ BATCH_COUNT_MAX: Final = 1000
 
 @dataclass(slots=True, eq=False)
 class Batch(Generic[T]):
-    """Messages that are sent together. tokens: what each one's sender wants back with its result.
+    """Messages that are sent together. tokens: passed back with each message's result.
 
-    send: sends what is not to be part of a batch, by a request of its own. is_awaited: its sender waits for
-    the answer, and has its own time for it. flushed_us: when a flush found it behind another for its queue.
+    send: sends a message that must not join a batch, with a separate request. is_awaited: its sender waits
+    for the answer, with a separate timeout. flushed_us: when a flush found it behind another one of its
+    queue.
     """
 
     topic: str
@@ -135,8 +136,8 @@ class Batch(Generic[T]):
 class Accumulator(Generic[T]):
     """Collects encoded messages into batches.
 
-    Batches that are ready leave in their order, except those of blocked queues. All are found by their queue:
-    a producer may choose among thousands.
+    Batches that are ready leave in their order, except those of blocked queues. All are indexed by queue: a
+    producer may choose among thousands.
     """
 
     def __init__(self, bytes_max: int = BATCH_BYTES_MAX, count_max: int = BATCH_COUNT_MAX) -> None:
@@ -145,15 +146,15 @@ class Accumulator(Generic[T]):
         self._open: dict[str | MessageQueue, Batch[T]] = {}
         #: The keys of open batches that may leave, though they are not full.
         self._sendable: dict[str | MessageQueue, None] = {}
-        #: Ordered, because the first of a dict from whose front many were removed is found slowly.
+        #: Ordered, because a dict finds its first key slowly after many removals from the front.
         self._ready: OrderedDict[Batch[T], None] = OrderedDict()
-        #: Those that are ready by their fixed queue, blocked or not.
+        #: The ready batches by fixed queue, blocked or not.
         self._of_queue: dict[MessageQueue, dict[Batch[T], None]] = {}
-        #: Fixed queues whose batches are kept: what was ready for each when it was blocked.
+        #: Blocked fixed queues, with the batches that were ready when each was blocked.
         self.blocked: dict[MessageQueue, list[Batch[T]]] = {}
 
     def add(self, topic: str, queue: MessageQueue | None, content: Content, size: int, token: T) -> bool:
-        """Take a message of so many bytes; return whether a batch has become full by it."""
+        """Add a message of this size; return whether that has completed a batch."""
         key: str | MessageQueue = topic if queue is None else queue
         batch = self._open.get(key)
         if batch is None:
@@ -191,7 +192,7 @@ class Accumulator(Generic[T]):
         self._ready[batch] = None
 
     def add_alone(self, batch: Batch[T]) -> None:
-        """Take what travels alone to a fixed queue, behind what waits for that queue."""
+        """Add a message that travels alone to a fixed queue, behind all that wait for that queue."""
         assert batch.queue is not None, "others have nothing to wait for"
         self._end(batch.queue)
         self._make_ready(batch)
@@ -213,16 +214,16 @@ class Accumulator(Generic[T]):
         return True
 
     def open_batch(self, topic: str, size: int) -> Batch[T] | None:
-        """Return the batch that a message of so many bytes joins, for any queue of its topic, if any."""
+        """Return the open batch, for any queue of a topic, that has room for a message, if any."""
         batch = self._open.get(topic)
         if batch is None or batch.size + size > self._bytes_max or len(batch.tokens) >= self._count_max:
             return None
         return batch
 
     def take(self, *, only_full: bool = False, held: Collection[str] = ()) -> Batch[T] | None:
-        """Return the next batch, full ones first; those of one queue are in order. None if nothing may go.
+        """Return the next batch, full ones first; those of one queue are in order. None if none may leave.
 
-        held: topics whose messages without a fixed queue wait on until their batch is full.
+        held: topics whose messages without a fixed queue wait until their batch is full.
         """
         if not self._ready and not only_full:
             for key in [each for each in self._sendable if each not in held]:
@@ -248,14 +249,14 @@ class Accumulator(Generic[T]):
         return self.blocked.pop(queue)
 
     def behind(self) -> Iterator[Batch[T]]:
-        """Yield the batches that wait for another one for their queue, full or not."""
+        """Yield the batches, full or not, that wait for another one of their queue."""
         for queue in self.blocked:
             yield from self._of_queue.get(queue, ())
             if queue in self._open:
                 yield self._open[queue]
 
     def remove(self, batches: Sequence[Batch[T]]) -> list[Batch[T]]:
-        """Remove those of these batches that still wait, and return them."""
+        """Remove and return those batches that still wait."""
         return [batch for batch in batches if self.discard(batch)]
 
     @property
@@ -265,14 +266,14 @@ class Accumulator(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether none may leave."""
+        """Return whether no batch may leave."""
         return not self._ready and not self._sendable
 
 
 def split(
     contents: Sequence[Content], bytes_max: int = BATCH_BYTES_MAX, count_max: int = BATCH_COUNT_MAX
 ) -> Iterator[slice]:
-    """Split messages into runs that fit into one request each; return where each run lies."""
+    """Split messages into runs that fit into one request each; yield the slice of each."""
     start = size = 0
     for position, content in enumerate(contents):
         more = content_bytes(content)

@@ -1,4 +1,4 @@
-"""The blocking producer: the asyncio one on a thread of its own, which `send_nowait` feeds from any thread.
+"""The blocking producer: the asyncio one on its own thread, which `send_nowait` feeds from any thread.
 
 send_nowait ─► handed over ─► taken in, some at a time, on the producer's thread ─► its pipeline
 """
@@ -27,7 +27,7 @@ from libramq.message.queue import MessageQueue
 log = get_logger(__name__)
 T = TypeVar("T")
 
-#: Ours: some milliseconds of work, between which responses are read.
+#: Ours: how many messages are taken in before responses are read: some milliseconds of work.
 TAKEN_IN_MAX: Final = 1_000
 
 
@@ -200,7 +200,7 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
                 with contextlib.suppress(ValueError):  # Reported already, as queued too late.
                     self._handed_over.remove(handed_over)
                     raise
-            except BaseException:  # A signal handler's: the next message is announced.
+            except BaseException:  # From a signal handler: the next message is announced.
                 self._announced = False
                 raise
 
@@ -219,7 +219,7 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
         send: Callable[[], Coroutine[Any, Any, T]],
         *chosen: MessageQueue | QueueSelector | None,
     ) -> T:
-        """Send and wait; to a chosen queue, behind what was passed to `send_nowait` before."""
+        """Send and wait; to a chosen queue, behind earlier messages of `send_nowait`."""
 
         async def behind() -> T:
             self._take(len(self._handed_over))

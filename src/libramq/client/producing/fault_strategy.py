@@ -1,5 +1,4 @@
-"""The fault strategy: which queue a producer sends to next, and for how long a slow or failed broker is
-avoided.
+"""The fault strategy: which queue a producer sends to next, and how long a slow or failed broker is avoided.
 
 Round robin from a random start; the broker that just failed is skipped. With `enabled`, a broker whose send
 was slow, or failed, is avoided for a time taken from a table.
@@ -81,7 +80,7 @@ class FaultStrategy:
         self._index = self._random.randint(0, _INDEX_MASK)
 
     def update(self, broker_name: str, latency_ms: int, *, reachable: bool, now_ms: MonotonicMs) -> None:
-        """Record the result of a send, of a failed one with ISOLATION_LATENCY_MS.
+        """Record the latency of a send, of a failed one as ISOLATION_LATENCY_MS.
 
         A later result can only extend the pause.
         """
@@ -111,7 +110,7 @@ class FaultStrategy:
         last_broker: str | None,
         is_wanted: Callable[[str], bool] | None = None,
     ) -> MessageQueue | None:
-        """Return the next eligible queue of one round outside the broker that just failed."""
+        """Return the next eligible queue in one round, except at the broker that just failed."""
         for _ in queues:
             self._index = self._index + 1 & _INDEX_MASK
             queue = queues[self._index % len(queues)]

@@ -1,5 +1,5 @@
-"""The producer, as programs use it: `send`, `send_nowait`, `transaction`, `request`; what each refuses at
-once, how long `stop` waits, and what a fork leaves of it.
+"""The producer, as programs use it: `send`, `send_nowait`, `transaction`, `request`; which arguments they
+refuse, how long `stop` waits, and the state after a fork.
 
     async with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send(Message("Orders", b"...", keys="17"))
@@ -55,7 +55,7 @@ from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import client_access
 from libramq.transport.asyncio_remotes import SocketDialer, other_loop, running_loop
 
-#: Kept as they are in a child of a fork: what forgets a socket may end its parent's reading.
+#: The parent's networks, kept in a forked child: dropping a socket may end the parent's reading.
 _parents: Final[list[ProducerNetwork]] = []
 _NOT_RUNNING: Final = "this producer does not run; use `async with` or await start()"
 
@@ -63,7 +63,7 @@ _NOT_RUNNING: Final = "this producer does not run; use `async with` or await sta
 class AwaitedSends:
     """Counts the sends whose callers await them: a stop lets them end.
 
-    One costs a sixth of a microsecond, as `contextlib.contextmanager` does not.
+    A send costs a sixth of a microsecond; `contextlib.contextmanager` would cost more.
     """
 
     __slots__ = ("_count", "_none_left")
@@ -81,7 +81,7 @@ class AwaitedSends:
             self._none_left.set()
 
     async def wait_none(self, timeout_ms: int) -> None:
-        """Wait until none is awaited, or the time is over."""
+        """Wait until no send is awaited, or the time is over."""
         if self._count:
             self._none_left = asyncio.Event()
             with contextlib.suppress(TimeoutError):
@@ -96,8 +96,8 @@ class Producer(AsyncClient):
     retries: further attempts, at other brokers, within send_timeout_ms.
     latency_fault: avoid brokers that were slow or failed, for the times of back_off_table.
     linger_ms: how long `send_nowait` waits for more messages. buffer_bytes_max: how much may wait.
-    serializer: makes a body, bytes or a text, of what is no bytes: `Producer(serializer=json.dumps)`.
-    check_transaction: finds out what became of a transaction that was left open; see `transaction`.
+    serializer: turns a value other than bytes into a body, bytes or text: `Producer(serializer=json.dumps)`.
+    check_transaction: returns the outcome of a transaction that was left open; see `transaction`.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
@@ -128,7 +128,7 @@ class Producer(AsyncClient):
 
     @property
     def client_id(self) -> str:
-        """Return the id by which brokers know this client; in a child of a fork another one."""
+        """Return the id by which brokers know this client; it changes in a forked child."""
         return self._identity.client_id
 
     async def start(self) -> None:
@@ -159,7 +159,7 @@ class Producer(AsyncClient):
     async def stop(self) -> None:
         """Send the buffered messages, unregister from the brokers, and close.
 
-        Sends that are awaited end before, if they take no longer than send_timeout_ms.
+        Awaited sends end first, if they take no longer than send_timeout_ms.
         """
         if not self._is_running:
             return
@@ -169,7 +169,7 @@ class Producer(AsyncClient):
         await to_the_end(self._end_after(flushed), flushed.cancel)
 
     async def _flush(self) -> None:
-        """Wait until all that was sent has been answered, for awaited sends as long as one may take."""
+        """Wait until all sends have been answered, the awaited ones for send_timeout_ms at most."""
         _, error = await asyncio.gather(
             self._awaited.wait_none(self._settings.send_timeout_ms),
             answer_of(self._network.pipeline.flush),
@@ -191,7 +191,7 @@ class Producer(AsyncClient):
                 self._stopping = False
 
     def serialized(self, message: Message | str, value: object = None) -> Message:
-        """Return the message to send: a topic's and a value's, or one whose body the serializer makes."""
+        """Return the message to send, of a topic and a value or as given, with its body serialized."""
         if isinstance(message, str):
             message = Message(message, cast(bytes, value))
         elif value is not None:
@@ -270,7 +270,8 @@ class Producer(AsyncClient):
     ) -> MessageExt:
         """Send a message as a request, and return the reply that a consumer of its topic sends (`reply`).
 
-        Raises RequestTimeout if none has come in time, send_timeout_ms by default, and what `send` raises.
+        Raises RequestTimeout if no reply arrives in time (send_timeout_ms by default), and the errors of
+        `send`.
         """
         message = self.serialized(message)
         validate(message, self._settings.body_bytes_max)
@@ -295,7 +296,7 @@ class Producer(AsyncClient):
     ) -> None:
         """Reply to a message that a client sent as a request; returns when that client has the reply.
 
-        Raises ConfigError if it is no request, and BrokerError if its client has left or does not answer.
+        Raises ConfigError if it is not a request, and BrokerError if its client has left or does not answer.
         """
         value = cast(bytes, body)
         message = Message(reply_topic(request), value, tags=tags, keys=keys, properties=properties or {})
@@ -319,7 +320,7 @@ class Producer(AsyncClient):
         """Send a message that is delivered only if the block succeeds.
 
         The block begins when the broker has stored the message, and does the work that belongs to it; an
-        error rolls the message back. After a cancellation, or if the broker does not hear how it ended, it
+        error rolls the message back. After a cancellation, or if it does not learn the outcome, the broker
         asks `check_transaction`. Raises LibraError, before the block, if the message was not stored as
         safely as the broker promises, and LocalProtocolError without `check_transaction`.
         """
@@ -356,7 +357,7 @@ class Producer(AsyncClient):
         return transaction
 
     async def _end_transaction(self, transaction: Transaction) -> None:
-        """Commit or roll back; where that fails, the broker will ask."""
+        """Commit or roll back; if that fails, the broker will ask."""
         state, timeout_ms = transaction.state, self._settings.send_timeout_ms
         if state is TransactionState.UNKNOWN:
             return
@@ -367,10 +368,10 @@ class Producer(AsyncClient):
             log_unknown_end(transaction, error)
 
     async def recall(self, handle: str, *, timeout_ms: int | None = None) -> None:
-        """Take back a message that waits for its time (`delay_ms`, `deliver_at`), by `recall_handle`.
+        """Recall a message that is still delayed (`delay_ms`, `deliver_at`), by its `recall_handle`.
 
-        Raises ConfigError for another text, and BrokerError if the broker does not recall messages
-        (`recallMessageEnable`), or the time has come.
+        Raises ConfigError for an invalid handle, and BrokerError if the broker does not recall messages
+        (`recallMessageEnable`) or the delay is over.
         """
         if handle == "":
             raise ConfigError(
@@ -478,7 +479,7 @@ class Producer(AsyncClient):
         return self._network.pipeline.has_room
 
     async def statistics(self) -> ProducerStatistics:
-        """Return what it has done since its start, and has in hand now."""
+        """Return the counts since the start, and the current work."""
         if not self._was_started:
             return ProducerStatistics()
         counts = self._network.sender.counts
@@ -526,12 +527,12 @@ class Producer(AsyncClient):
         return max(1, budget_ms - (self._clock.monotonic_ms() - began_ms))
 
     def _require_running(self) -> None:
-        """Raise LocalProtocolError unless it runs."""
+        """Raise LocalProtocolError unless the producer runs."""
         if not self._is_running:
             raise InvalidState(_NOT_RUNNING)
 
     def _require_loop(self) -> None:
-        """Raise LocalProtocolError unless it runs, and on this event loop."""
+        """Raise LocalProtocolError unless the producer runs, and on this event loop."""
         if not self._is_running:
             raise InvalidState(_NOT_RUNNING)
         if running_loop() is not self._loop:
@@ -539,7 +540,7 @@ class Producer(AsyncClient):
 
 
 def check_hand_over(message: Message, callback: object, queue: object) -> None:
-    """Raise ConfigError for an invalid callback or queue argument of `send_nowait`; as `check_queue`."""
+    """Raise ConfigError for an invalid callback or queue of `send_nowait`; other errors as `check_queue`."""
     if callback is not None and not callable(callback):
         raise ConfigError(f"the callback is a function, not {callback!r}")
     if queue is not None:
@@ -553,7 +554,7 @@ def hand_over(
     queue: MessageQueue | None,
     selector: QueueSelector | None,
 ) -> None:
-    """Act as `send_nowait`, for internal callers that have already called `check` and `has_room`."""
+    """Queue a message as `send_nowait` does, for internal callers that have called `check` and `has_room`."""
     pipeline = producer._network.pipeline
     if queue is not None or selector is not None or not pipeline.joins_batch(message, callback):
         pipeline.send(message, callback, queue, selector)
@@ -565,7 +566,7 @@ def is_full(producer: Producer) -> bool:
 
 
 def report_failure(producer: Producer, callback: Callback | None, error: BaseException) -> None:
-    """Report a message that could not be queued as `send_nowait` reports one that was not sent."""
+    """Report a message that could not be queued, as `send_nowait` reports one that was not sent."""
     producer._network.pipeline.fail(callback, error)
 
 
@@ -573,7 +574,7 @@ _producers: Final[weakref.WeakSet[Producer]] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """Have no producer run in the child: a message would wait for a batch that only the parent sends."""
+    """Stop all producers in the child: a message would wait for a batch that only the parent sends."""
     for producer in list(_producers):
         if producer._is_running:
             _parents.append(producer._network)

@@ -1,5 +1,5 @@
-"""The network side of a producer: its routes, heartbeats and sends; sends of one turn that travel together;
-brokers' checks of transactions, and their ends.
+"""The network side of a producer: its routes, heartbeats and sends; sends of one loop turn that travel
+together; brokers' checks of transactions, and their ends.
 
 It uses neither sockets nor loops itself: `Producer` runs it on the user's loop, the simulator in virtual
 time.
@@ -56,8 +56,8 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Ours: by what share of the first message's timeout those of others that travel with it may differ.
-#: What is left of a timeout is counted when a message is sent, and the clock may tick between two sends.
+#: Ours: how much the timeouts of messages that travel together may differ, as a share of the first one's. The
+#: remaining timeout is computed at each send, and the clock may tick between two sends.
 TIMEOUT_SPREAD: Final = 0.1
 
 
@@ -71,17 +71,17 @@ class _Gathered:
     sends: list[tuple[Message, Sent]]
 
     def takes(self, timeout_ms: int) -> bool:
-        """Return whether a message with this timeout may travel with those that are here."""
+        """Return whether a message with this timeout may travel with these."""
         return abs(timeout_ms - self.first_timeout_ms) <= self.first_timeout_ms * TIMEOUT_SPREAD
 
 
 class GatheredSends:
-    """Sends together what is sent in one turn of the loop, if any queue of its topic will do.
+    """Sends the messages of one turn of the loop together, if any queue of their topic will do.
 
         64 tasks await send(…) ─► one request with 64 messages ─► its answer wakes 64 tasks ─► …
 
-    Nothing is delayed for it: a message leaves at the end of the turn in which it was sent, alone if no other
-    was. Under load a batch's answer wakes its senders together, so the next batch has all of them too.
+    This delays nothing: a message leaves at the end of the turn in which it was sent, alone if there is no
+    other. Under load a batch's answer wakes its senders together, so they share the next batch as well.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class GatheredSends:
         gathered.timeout_ms = min(gathered.timeout_ms, timeout_ms)
 
     def send_now(self) -> None:
-        """Send what was gathered."""
+        """Send the gathered messages."""
         opened, self._open = self._open, {}
         for topic, gathered in [(topic, each) for topic, of_topic in opened.items() for each in of_topic]:
             info, timeout_ms = gathered.info, gathered.timeout_ms
-            if len(gathered.sends) == 1:  # One alone is no batch.
+            if len(gathered.sends) == 1:  # A single message needs no batch.
                 ((message, sent),) = gathered.sends
                 prepare = partial(prepare_one, compress_over_bytes=self._compress_over_bytes)
                 prepared = self._encoded(prepare, message, sent)
@@ -141,7 +141,7 @@ class GatheredSends:
         """Return an encoded message; None if its sender got an error instead."""
         try:
             return encode(message, self._next_id)
-        except Exception as error:  # It was changed since it was checked. The others of this turn travel.
+        except Exception as error:  # It was changed after the check. The others are still sent.
             if not isinstance(error, LibraError):
                 error = InvalidMessage(
                     f"the message could not be encoded: {error!r}; was it changed after send()?"
@@ -215,7 +215,7 @@ class ProducerNetwork:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Start; brokers are contacted when there is something to send, or they may have something to ask."""
+        """Start; brokers are contacted when there is something to send, or if they may check transactions."""
         self._refresh_later()
         self._send_heartbeats()
 
@@ -249,7 +249,7 @@ class ProducerNetwork:
     ) -> None:
         """Send a message to a queue of its topic, or to the one chosen for it. is_half: in a transaction.
 
-        One without a chosen queue travels with the others of this turn of the loop.
+        Without a chosen queue, it travels with the other messages of this turn of the loop.
         """
         settings = self._settings
         is_any_queue = queue is None and selector is None
@@ -264,7 +264,7 @@ class ProducerNetwork:
         )
         if is_half:
             sent = self._registering(sent)
-        may_pass = is_half or message.is_delayed  # They are stored elsewhere first.
+        may_pass = is_half or message.is_delayed  # Such messages are stored elsewhere first.
         send = self.sender.send if may_pass else self.send_prepared
         send(prepared, info, queue, sent, timeout_ms=timeout_ms)
 
@@ -280,7 +280,7 @@ class ProducerNetwork:
     ) -> None:
         """Send a message as a request; `replied` is called once, with the reply or the error."""
         queue = wanted_queue(message, info, queue, selector)
-        self._contact(self.routes.table.masters() - self._contacted)  # They pass the reply on.
+        self._contact(self.routes.table.masters() - self._contacted)  # Masters pass the reply on.
         added = self.waiting_requests.begin(message.topic, replied, timeout_ms=timeout_ms)
 
         def sent(outcome: Sequence[SendResult] | LibraError) -> None:
@@ -301,7 +301,7 @@ class ProducerNetwork:
         *,
         timeout_ms: int,
     ) -> None:
-        """Send to any queue, or to the chosen one behind what `send_nowait` has taken for it."""
+        """Send to any queue, or to the chosen one behind its messages of `send_nowait`."""
         if queue is None or not self.pipeline.is_in_use(queue):
             self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
             return
@@ -321,7 +321,7 @@ class ProducerNetwork:
             return
 
         def send(answered: Sent) -> None:
-            with contextlib.suppress(LibraError):  # It may be lost.
+            with contextlib.suppress(LibraError):  # One-way messages may be lost.
                 self.sender.send_oneway(prepared, info, queue)
             answered([])
 
@@ -330,7 +330,7 @@ class ProducerNetwork:
     def reply(
         self, request: MessageExt, message: Message, info: TopicPublishInfo, sent: Sent, *, timeout_ms: int
     ) -> None:
-        """Send a message as the reply to a request, through the broker that has it: its sender is there."""
+        """Send the reply to a request through the request's broker, which knows the requesting client."""
         prepared = prepare_one(
             message,
             self._ids,
@@ -342,7 +342,7 @@ class ProducerNetwork:
         self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
 
     def _registering(self, sent: Sent) -> Sent:
-        """Wrap `sent` so that the broker that has the half message knows whom it can ask about it."""
+        """Wrap `sent` so that this producer registers with the broker that stores the half message."""
 
         def stored(outcome: Sequence[SendResult] | LibraError) -> None:
             if not isinstance(outcome, LibraError):
@@ -365,7 +365,7 @@ class ProducerNetwork:
             self._check_transaction(self._check, address, request)
 
     def _check_transaction(self, check: Check, address: str, request: Command) -> None:
-        """Find out what became of a transaction; a broker's question gets no answer but a request of ours."""
+        """Find the outcome of a transaction for a broker, and send it as a request instead of an answer."""
         try:
             header = decode_header(request, CheckTransactionStateHeader)
             (message,) = decode_records(request.body)
@@ -398,7 +398,7 @@ class ProducerNetwork:
         *,
         timeout_ms: int,
     ) -> None:
-        """Commit or roll back; `ended` is called once. After an error it is not known whether it was."""
+        """Commit or roll back; `ended` is called once. After an error the outcome is unknown."""
         try:
             physical_offset = decode_offset_id(result.offset_message_id).physical_offset
         except RemoteProtocolError as error:
@@ -431,7 +431,7 @@ class ProducerNetwork:
             self._contact(self.routes.table.masters())
 
     def _found_brokers(self, outcome: ClusterInfo | LibraError) -> None:
-        """Have every master ask us about its transactions: another process may have begun them."""
+        """Let every master ask us about its transactions: another process may have begun them."""
         masters = self.routes.table.masters()
         if isinstance(outcome, LibraError):
             log_failed_request(log, "brokers cannot be found that may ask check_transaction", outcome)
@@ -462,7 +462,7 @@ class ProducerNetwork:
         known: Callable[[int | LibraError], None],
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """Send a heartbeat, and call back with the version that the broker answers it as."""
+        """Send a heartbeat, and call back with the version in the broker's answer."""
         data = HeartbeatData(
             client_id=self._settings.client_id,
             producer_data_set=[ProducerData(group_name=self._settings.group)],
@@ -494,7 +494,7 @@ class ProducerNetwork:
 
 
 def _together(count: int, sent: Sent) -> Callback:
-    """Return a callback for each of some messages that reports their outcomes as one."""
+    """Return a callback for each of several messages that reports their outcomes together."""
     outcomes: list[SendResult] = []
     errors: list[LibraError] = []
 

@@ -17,7 +17,7 @@ from libramq.errors import ConfigError
 from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls
 
-#: Makes a body of a value.
+#: Turns a value into a body.
 Serializer = Callable[[Any], bytes | str]
 
 
@@ -46,13 +46,15 @@ class ProducerOptions(TypedDict, total=False):
     randomness: random.Random | None
 
 
-#: Ours: the group of producers that have none.
+#: Ours: the default group.
 GROUP: Final = "LIBRA_PRODUCER"
-#: DefaultMQProducer.sendMsgTimeout and retryTimesWhenSendFailed.
+#: DefaultMQProducer.sendMsgTimeout.
 SEND_TIMEOUT_MS: Final = 3_000
+#: DefaultMQProducer.retryTimesWhenSendFailed.
 RETRIES: Final = 2
-#: ClientConfig.pollNameServerInterval and heartbeatBrokerInterval.
+#: ClientConfig.pollNameServerInterval.
 ROUTE_REFRESH_MS: Final = 30_000
+#: ClientConfig.heartbeatBrokerInterval.
 HEARTBEAT_MS: Final = 30_000
 #: ProduceAccumulator.totalHoldSize.
 BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -86,7 +88,7 @@ class ProducerSettings(SendSettings):
 
 
 def settings_of(options: ProducerOptions) -> ProducerSettings:
-    """Return the settings among a producer's options; the client id is that of the run (`Identity`)."""
+    """Return the settings among a producer's options; each start sets the client id (`Identity`)."""
     known = {each.name for each in fields(ProducerSettings)}
     found: dict[str, Any] = {name: value for name, value in options.items() if name in known}
     return ProducerSettings(client_id="", **found)

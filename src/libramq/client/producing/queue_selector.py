@@ -1,4 +1,4 @@
-"""Queue selectors: a producer's own rule for a message's queue; which chosen queues are refused (another
+"""Queue selectors: a program's rule for the queue of a message; which chosen queues are refused (another
 topic's, one for a message with a priority).
 
 Upstream: SelectMessageQueueByHash.java, SelectMessageQueueByRandom.java.
@@ -41,7 +41,7 @@ def check_queue(name: str, queue: object, message: Message) -> MessageQueue:
 def selected(
     selector: QueueSelector, queues: Sequence[MessageQueue], message: Message
 ) -> MessageQueue | None:
-    """Return the selector's choice; None for any queue. Raises as `check_queue`, and what it raises."""
+    """Return the selector's choice; None for any queue. Raises as `check_queue` and the selector do."""
     queue = selector(queues, message)
     return None if queue is None else check_queue("what the selector returned", queue, message)
 
@@ -49,7 +49,8 @@ def selected(
 def by_hash(key: str | int) -> QueueSelector:
     """Select one queue per key, always the same: Java's hash of the key, modulo the number of queues.
 
-    A number is hashed as Java's Integer if it fits in 32 bits, else as Long. Raises ConfigError for others.
+    A number is hashed as Java's Integer if it fits in 32 bits, else as Long. Raises ConfigError for other
+    keys.
     """
     instance_of("the key that decides the queue", key, (str, int), "a text or a whole number")
     code = abs(_hash_code(key))

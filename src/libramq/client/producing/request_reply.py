@@ -1,5 +1,5 @@
-"""Requests that are sent as messages: how a reply finds its request, how long that waits, and where a reply
-is sent.
+"""Requests that are sent as messages: how a reply is matched with its request, how long a request waits, and
+where a reply is sent.
 
     request ─ message with CORRELATION_ID, REPLY_TO_CLIENT, TTL ─► topic ─► a consumer, which replies
     reply ◄── PUSH_REPLY_MESSAGE_TO_CLIENT, found by its CORRELATION_ID ── broker ◄─┘
@@ -29,13 +29,14 @@ from libramq.transport.address import split_address
 log = get_logger(__name__)
 
 
-#: MixAll.REPLY_TOPIC_POSTFIX and REPLY_MESSAGE_FLAG.
+#: MixAll.REPLY_TOPIC_POSTFIX.
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+#: MixAll.REPLY_MESSAGE_FLAG.
 REPLY: Final = "reply"
 
 
 def reply_topic(request: MessageExt) -> str:
-    """Return where replies to a request go; ConfigError for what is no message, or no request."""
+    """Return the topic of replies to a request; raises ConfigError for anything else."""
     if not isinstance(request, MessageExt):
         raise ConfigError(f"a reply is to one message that was received, not to a {type(request).__name__}")
     cluster = request.properties.get(names.CLUSTER)
@@ -47,12 +48,12 @@ def reply_topic(request: MessageExt) -> str:
 
 
 def is_request(message: MessageExt) -> bool:
-    """Return whether its sender waits for a reply."""
+    """Return whether the sender of a message waits for a reply."""
     return names.REPLY_TO_CLIENT in message.properties and names.CORRELATION_ID in message.properties
 
 
 def reply_properties(request: MessageExt) -> dict[str, str]:
-    """Return the properties by which a reply finds its request."""
+    """Return the properties that match a reply with its request."""
     own = request.properties
     found = {
         names.MESSAGE_TYPE: REPLY,
@@ -62,7 +63,7 @@ def reply_properties(request: MessageExt) -> dict[str, str]:
     return found | ({names.TTL: own[names.TTL]} if names.TTL in own else {})
 
 
-#: Ours: as in Java's random UUIDs.
+#: Ours: the length of a correlation id, as in Java's random UUIDs.
 CORRELATION_BYTES: Final = 16
 
 #: Called with the reply, or with the error.
@@ -75,11 +76,11 @@ class Requests:
     def __init__(self, timers: Timers, client_id: str) -> None:
         self._timers = timers
         self._client_id = client_id
-        #: With the timers of their timeouts.
+        #: The callbacks and timeouts of requests, by correlation id.
         self._waiting: dict[str, tuple[Replied, Timer]] = {}
 
     def begin(self, topic: str, replied: Replied, *, timeout_ms: int) -> dict[str, str]:
-        """Wait for a reply; return the properties by which it will be found. `replied` is called once."""
+        """Wait for a reply; return the properties that will match it. `replied` is called once."""
         correlation_id = SYSTEM_SECRETS.token_hex(CORRELATION_BYTES)
 
         def expired() -> None:
@@ -104,7 +105,7 @@ class Requests:
         return True
 
     def close(self, error: LibraError) -> None:
-        """Fail what still waits."""
+        """Fail the requests that still wait."""
         for correlation_id in list(self._waiting):
             self.end(correlation_id, error)
 

@@ -34,7 +34,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class SendAttempts:
-    """The attempts of one send, from the first to the last. left: how many more there may be."""
+    """The attempts of one send, from the first to the last. left: how many remain."""
 
     strategy: FaultStrategy
     info: TopicPublishInfo
@@ -46,7 +46,7 @@ class SendAttempts:
     _began_ms: MonotonicMs = field(default=MonotonicMs(0), init=False)
 
     def stored(self, now_ms: MonotonicMs, *, safe: bool) -> Attempt | None:
-        """Handle a stored message; return None if that is the end."""
+        """Handle a stored message; return the next attempt, if any."""
         assert self._queue is not None, "an outcome follows an attempt"
         latency_ms = now_ms - self._began_ms
         self.strategy.update(self._queue.broker_name, latency_ms, reachable=True, now_ms=now_ms)
@@ -55,7 +55,7 @@ class SendAttempts:
         return self.next(now_ms)
 
     def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | None:
-        """Handle a failed attempt; return None if its error is the end."""
+        """Handle a failed attempt; return the next attempt, if any."""
         assert self._queue is not None, "an outcome follows an attempt"
         name = self._queue.broker_name
         if isinstance(error, BrokerError):

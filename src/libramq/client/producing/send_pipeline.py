@@ -3,12 +3,12 @@ flight, and when the buffer is full.
 
     send_nowait ─► accumulator ─► batches, encoded when they are sent ─► callbacks
 
-Messages that cannot be sent yet stay in the accumulator, so batches grow when the broker is slow. A batch
-takes the next queue: messages stay with a queue for one batch. At most IN_FLIGHT_BYTES_MAX are in flight, and
-one batch for a queue that was chosen: what is sent again, in halves perhaps, comes before what follows it. If
-that has no answer in time, those that waited behind it all the while have none either. What travels alone to
-such a queue takes its place among them; only delayed messages, which are stored elsewhere, pass. Sends whose
-callers wait leave one right behind the other, as they do where nothing is before them.
+Messages that cannot be sent yet stay in the accumulator, so batches grow when the broker is slow. Each batch
+without a chosen queue takes the next queue. At most IN_FLIGHT_BYTES_MAX are in flight, and one batch for a
+chosen queue, so that its retries, perhaps in halves, precede later messages. If such a batch gets no answer
+in time, the batches that waited behind it all the while fail as well. Messages that travel alone to a chosen
+queue keep their place among its batches; only delayed messages, which are stored elsewhere first, overtake.
+Awaited sends leave directly behind each other, as they do when no other message is before them.
 Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
@@ -44,15 +44,15 @@ log = get_logger(__name__)
 
 #: Ours: as much as a broker stores well within sendMsgTimeout.
 IN_FLIGHT_BYTES_MAX: Final = 8 * 1024 * 1024
-#: Ours: a program that sends without pause is asked to wait beyond. Answers are read and batches are sent
-#: while it waits, and the broker works on the other half meanwhile.
+#: Ours: beyond this, a program that sends without pause has to wait. Meanwhile answers are read, batches are
+#: sent, and the broker works on the other half.
 ROOM_BYTES_MAX: Final = 12 * 1024 * 1024
 
-#: Kafka's max.in.flight.requests.per.connection: with as many batches of a topic under way, the next one
+#: Kafka's max.in.flight.requests.per.connection: with this many batches of a topic in flight, the next one
 #: waits for an answer or until it is full. Batches grow with the load; a quick broker gets small ones.
 IN_FLIGHT_BATCHES_MAX: Final = 5
 
-#: Ours: how long batches are sent before answers are read and callers served: a turn of the broker's.
+#: Ours: how long batches are sent before answers are read and callers served, as long as a broker's turn.
 DISPATCH_US_MAX: Final = 2_000
 
 _CALLBACK_FAILED: Final = "a send callback failed"
@@ -87,8 +87,8 @@ class SendPipeline:
         self._timer: Timer | None = None
         self._rest: Timer | None = None
         self._buffered_bytes = self._in_flight_bytes = 0
-        self._in_flight_batches: Counter[str] = Counter()  # Of topics; without those of a fixed queue.
-        self._busy: set[str] = set()  # Topics with as many as may be in flight.
+        self._in_flight_batches: Counter[str] = Counter()  # By topic; without those of a fixed queue.
+        self._busy: set[str] = set()  # Topics with IN_FLIGHT_BATCHES_MAX in flight.
         self._silent: set[MessageQueue] = set()  # Chosen queues whose last batch had no answer.
         self._is_dispatching = self._sent_since_pause = False
         self._waiting_for_room: list[Callable[[None], None]] = []
@@ -111,10 +111,10 @@ class SendPipeline:
         return self._buffered_bytes < self._room_bytes_max
 
     def joins_batch(self, message: Message, callback: Callback | None) -> bool:
-        """Take a body for any queue if its topic has an open batch; False: the message is for `send`.
+        """Add a plain body to its topic's open batch; return False if it needs `send` instead.
 
-        So do nearly all messages of a fast producer, in half a microsecond each: the topic is a valid one
-        with a route then, and the batch's end is due.
+        Nearly all messages of a fast producer take this path, in half a microsecond each: an open batch
+        implies a valid topic with a route, and a timer for the batch.
         """
         body = plain_body(message)
         if (
@@ -163,9 +163,9 @@ class SendPipeline:
         *,
         wait_ms: int | None = None,
     ) -> None:
-        """Have messages sent by `send` when nothing for their queue is before them.
+        """Call `send` for messages when no others for their queue are before them.
 
-        wait_ms: for awaited sends; after it they are not sent, and fail. callbacks: one for each.
+        wait_ms: for awaited sends, which fail unsent after this time. callbacks: one for each message.
         """
 
         timer: Timer | None = None
@@ -206,9 +206,11 @@ class SendPipeline:
         self._complete(callback, error)
 
     def flush(self, flushed: Callable[[LibraError | None], None]) -> None:
-        """Send what waits; `flushed` is called after all responses, with the first unreported error.
+        """Send all waiting messages; `flushed` is called after all responses, with the first unreported
+        error.
 
-        If the broker of a chosen queue is silent, what waits for that queue has no more than a send's time.
+        If the broker of a chosen queue is silent, messages waiting for that queue fail after one send's
+        timeout.
         """
         self._linger_over()
         now_us = self._timers.elapsed_us()
@@ -226,14 +228,14 @@ class SendPipeline:
 
     @property
     def is_half_full(self) -> bool:
-        """Return whether more waits than half of what there is room for."""
+        """Return whether the buffered bytes exceed half of the room."""
         return self._buffered_bytes > self._room_bytes_max // 2
 
     def when_half_empty(self, ready: Callable[[None], None]) -> None:
-        """Call back when at most half of what there is room for waits."""
+        """Call back when the buffered bytes are at most half of the room."""
         if self.is_half_full:
             self._waiting_for_room.append(ready)
-            self._linger_over()  # Whoever waits for room sends nothing that could join a batch.
+            self._linger_over()  # A program that waits for room sends no messages to fill batches.
         else:
             ready(None)
 
@@ -314,11 +316,11 @@ class SendPipeline:
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Send full batches, and the others too unless they still wait for more messages.
+        """Send full batches, and all others unless they still wait for more messages.
 
-        One that fails at once, because its broker has no master for example, is followed by the next one in
-        this loop and not within its report: hundreds may wait. Those that callbacks fill meanwhile go later,
-        as do the last ones of thousands for chosen queues.
+        After a batch that fails at once, for example for lack of a master, the next one is sent by this loop
+        and not by the report of the failure: hundreds may wait. Batches that callbacks fill meanwhile are
+        sent later, as are the last ones of thousands for chosen queues.
         """
         if self._is_dispatching:
             return
@@ -326,10 +328,10 @@ class SendPipeline:
         try:
             end_us = None
             for sent in range(self._accumulator.batch_count):
-                if sent:  # Nearly always one is all there is.
+                if sent:  # Nearly always there is only one.
                     now_us = self._timers.elapsed_us()
                     end_us = end_us or now_us + DISPATCH_US_MAX
-                    if now_us >= end_us and self._in_flight_bytes:  # What fails at once is reported at once.
+                    if now_us >= end_us and self._in_flight_bytes:  # Immediate failures are reported at once.
                         break
                 if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
                     return
@@ -389,7 +391,7 @@ class SendPipeline:
         late: list[Batch[Callback | None]] = []
         if queue is not None:
             behind = self._accumulator.free(queue)
-            # They have waited for as long.
+            # Batches behind this one have waited as long.
             if outcomes and isinstance(outcomes[-1], RequestTimeout | ConnectFailed):
                 self._silent.add(queue)
                 late = self._accumulator.remove([each for each in behind if not each.is_awaited])
@@ -428,7 +430,7 @@ class SendPipeline:
                 if isinstance(outcome, LibraError):
                     self._unreported_error = self._unreported_error or outcome
                 continue
-            try:  # As `report`, without its call.
+            try:  # `report`, inlined.
                 callback(outcome)
             except KeyboardInterrupt:
                 raise
@@ -465,10 +467,10 @@ def _not_sent(queue: MessageQueue) -> RequestTimeout:
 
 
 def report(callback: Callback, outcome: SendResult | LibraError) -> None:
-    """Call a user's callback; what it raises, even SystemExit, is logged: others of its batch wait."""
+    """Call a user's callback; log any exception, even SystemExit: others of its batch wait."""
     try:
         callback(outcome)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # One that asks a cancelled future for its result raises CancelledError.
+    except BaseException:  # For example CancelledError, from the result of a cancelled future.
         log.exception(_CALLBACK_FAILED)

@@ -1,5 +1,5 @@
-"""The send request: how a message or batch is prepared for a broker: copied as it is now, compressed if
-large, with its id; which messages are never batched (delayed, with a priority, for light queues, too large).
+"""The send request: how a message or batch is prepared for a broker (copied, compressed if large, with its
+id), and which messages are never batched (delayed, with a priority, for light queues, too large).
 
 Upstream: DefaultMQProducerImpl.sendKernelImpl, MessageBatch.java, MessageClientIDSetter.java.
 """
@@ -73,7 +73,7 @@ def prepare_one(
 ) -> Prepared:
     """Prepare one message; its body is compressed if it is large and that helps.
 
-    half_of: the producer group whose transaction it belongs to, if any. added: properties of our own.
+    half_of: the producer group whose transaction it belongs to, if any. added: further properties.
     """
     properties, unique_id = _properties(message, next_id)
     properties |= added
@@ -112,10 +112,10 @@ def content_of(message: Message, next_id: Callable[[], str]) -> Content:
 def prepare_batch(topic: str, contents: Sequence[Content], ids: Sequence[str]) -> Prepared:
     """Prepare messages of one topic as one request; they are stored together or not at all.
 
-    A message larger than a batch is sent as none: what a batch adds to it may exceed maxMessageSize. Unlike
+    A message larger than a batch is sent without one, whose overhead might exceed maxMessageSize. Unlike
     upstream's, a batch itself has no unique id: Apache's 5.3 brokers append the properties of the batch to
-    those of its messages, and its id would hide theirs. Ours store a batch as one record without an id, too,
-    in topics with queue.type=BatchCQ (`lb_inner`).
+    those of its messages, and its id would hide theirs. LibraMQ's brokers do not need it to store a batch as
+    one record, in topics with queue.type=BatchCQ (`lb_inner`).
     """
     if len(contents) == 1 and content_bytes(contents[0]) > BATCH_BYTES_MAX:
         return _alone(topic, contents[0], ids[0])
@@ -151,15 +151,15 @@ def why_not_in_batch(message: Message) -> str | None:
 
 
 def travels_alone(message: Message) -> bool:
-    """Return whether a message is never put into a batch that its sender did not make.
+    """Return whether a message must not join an automatic batch.
 
-    Apache's brokers put messages of batches into no light queues.
+    Apache's brokers do not put batched messages into light queues.
     """
     return names.INNER_MULTI_DISPATCH in message.properties or why_not_in_batch(message) is not None
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Raise InvalidMessage for messages that cannot go together."""
+    """Raise InvalidMessage for messages that cannot form a batch."""
     if isinstance(messages, Message | str | bytes) or not isinstance(messages, Sequence):
         raise InvalidMessage(f"a batch is a list of messages, not a {type(messages).__name__}")
     if not messages:

@@ -32,9 +32,9 @@ _STATUS: Final = {
 
 
 class SendResult(NamedTuple):
-    """message_id is the producer's unique id; offset_message_id is the position where it is stored.
+    """message_id is the producer's unique id; offset_message_id encodes where the message is stored.
 
-    recall_handle: takes a message back that waits for its time; see `Producer.recall`.
+    recall_handle: recalls a message that is still delayed; see `Producer.recall`.
     """
 
     status: SendStatus
@@ -65,9 +65,9 @@ def send_results(ids: Sequence[str], queue: MessageQueue, reply: SendReply) -> S
 
 
 class BatchResults(Sequence[SendResult]):
-    """The results of a batch; each is made when it is looked at.
+    """The results of a batch, each created on access.
 
-    Many callers look at each once, so none is kept for them.
+    Many callers read each one once, so none is cached.
     """
 
     __slots__ = ("_ids", "_offset_ids", "_queue", "_reply", "_status")
@@ -115,4 +115,4 @@ class BatchResults(Sequence[SendResult]):
             repeat(reply.transaction_id),
             repeat(reply.recall_handle),
         )
-        return map(tuple.__new__, repeat(SendResult), columns)  # A quarter of a call with seven arguments.
+        return map(tuple.__new__, repeat(SendResult), columns)  # A quarter of the time of seven arguments.

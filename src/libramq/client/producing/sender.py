@@ -1,7 +1,7 @@
-"""The sender: sends prepared messages, attempt by attempt, with one callback for the result; what follows if
-a batch is refused in part, or a broker goes away (GO_AWAY) or has no timers.
+"""The sender: sends prepared messages, attempt by attempt, with one callback for the result; how it handles
+partly refused batches, and brokers that go away (GO_AWAY) or have no timers.
 
-Callbacks and no tasks: one send of a fast producer costs a request and a closure.
+It uses callbacks instead of tasks: one send of a fast producer costs a request and a closure.
 Upstream: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.sendMessage.
 """
 
@@ -28,11 +28,11 @@ from libramq.transport.remotes import Remotes
 T = TypeVar("T")
 
 
-#: Asks the broker at an address for its version, and calls back with its number, within milliseconds.
+#: Asks the broker at an address for its version number, and calls back; the last argument is a timeout in ms.
 AskVersion = Callable[[str, Callable[[int | LibraError], None], int], None]
 #: Called with one result per message, or the error.
 Sent = Callable[[Sequence[SendResult] | LibraError], None]
-#: What became of each message, in the order of the batch.
+#: The outcome of each message, in the order of the batch.
 Outcomes = Sequence[SendResult | LibraError]
 
 
@@ -44,7 +44,7 @@ class SendCounts:
 
 
 class Sender:
-    """Sends prepared requests, and batches. ids: of their messages."""
+    """Sends prepared requests, and batches. ids: creates the ids of their messages."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Sender:
                     self._remotes.close_connection(address)
                 self._failed(prepared, attempts, error, sent)
                 return
-            except RemoteError as error:  # It cannot be read: the message may be stored.
+            except RemoteError as error:  # The answer cannot be read: the message may be stored.
                 sent(error)
                 return
             safe = reply.code == ResponseCode.SUCCESS
@@ -158,7 +158,7 @@ class Sender:
     def _require_timers(
         self, address: str, prepared: Prepared, attempts: SendAttempts, attempt: Attempt, sent: Sent
     ) -> None:
-        """Send a timer message if the broker has timers: one without delivers it at once."""
+        """Send a timer message if the broker has timers: others would deliver it at once."""
 
         asked_ms = self._clock.monotonic_ms()
 
@@ -181,7 +181,7 @@ class Sender:
         self._ask_version(address, known, attempt.timeout_ms)
 
     def connection_lost(self, address: str) -> None:
-        """Handle the end of a connection: the broker may return as one of another version."""
+        """Handle the end of a connection: the broker may return with another version."""
         self._have_timers.discard(address)
 
     def _failed(self, prepared: Prepared, attempts: SendAttempts, error: LibraError, sent: Sent) -> None:
@@ -202,7 +202,7 @@ class Sender:
     def ask(
         self, broker_name: str, call: Call[T], answered: Callable[[T | LibraError], None], *, timeout_ms: int
     ) -> None:
-        """Make a request that is no send to a broker's master, in one attempt; `answered` is called once."""
+        """Make any other request to a broker's master, in one attempt; `answered` is called once."""
         address = self._table.master(broker_name)
         if address is None:
             answered(ConnectFailed(f"broker {broker_name} is not known, or has no master now; start it"))
@@ -230,8 +230,8 @@ class Sender:
             refused as illegal ─► first half ─► second half      until the illegal message is alone
 
         A broker stores a batch as a whole or not at all, so one message that it does not accept, or a batch
-        over its maxMessageSize, would fail its neighbours, which strangers may have sent. Halves keep their
-        order. `sent` is called once, with all outcomes.
+        over its maxMessageSize, would fail its neighbours, which other callers may have sent. Halves keep
+        their order. `sent` is called once, with all outcomes.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         self._send_part(topic, info, queue, contents, unique_ids(contents, self._ids), sent, deadline_ms)
@@ -250,7 +250,7 @@ class Sender:
             if not isinstance(outcome, LibraError):
                 sent(outcome)
             elif len(contents) > 1 and _is_refusal(outcome) and self._clock.monotonic_ms() < deadline_ms:
-                self.counts.failed -= len(contents)  # Their halves count.
+                self.counts.failed -= len(contents)  # The halves count.
                 half = len(contents) // 2
 
                 def first_sent(first: Outcomes) -> None:

@@ -41,14 +41,15 @@ class TransactionState(Enum):
     UNKNOWN = "unknown"
 
 
-#: Finds out what became of the work that a message belongs to, perhaps done by another process.
+#: Returns the outcome of the work that a message belongs to, perhaps done by another process.
 CheckTransaction = Callable[[MessageExt], TransactionState | Awaitable[TransactionState]]
 
 
 class Transaction:
-    """One transaction, open while its block runs. It is committed at the end unless the block says otherwise.
+    """One transaction, open while its block runs, and committed at the end unless the block decides
+    otherwise.
 
-    message: as it was sent. result: where it waits; `result.transaction_id` is also in every check.
+    message: as it was sent. result: where it is stored; `result.transaction_id` is also in every check.
     """
 
     def __init__(self, message: Message, result: SendResult) -> None:
@@ -65,13 +66,13 @@ class Transaction:
         self.state = TransactionState.ROLLBACK
 
     def leave_open(self) -> None:
-        """Do neither: it is not known yet, and the broker asks `check_transaction` later."""
+        """Leave the outcome undecided: the broker asks `check_transaction` later."""
         self.state = TransactionState.UNKNOWN
 
 
 @contextmanager
 def deciding(transaction: Transaction) -> Iterator[None]:
-    """Roll back if the block raises an error, and leave open if it is interrupted: it may be done in part."""
+    """Roll back if the block raises an error; leave it open if interrupted, as it may be partly done."""
     try:
         yield
     except Exception:
@@ -82,9 +83,9 @@ def deciding(transaction: Transaction) -> Iterator[None]:
         raise
 
 
-#: Called with what became of a transaction.
+#: Called with the outcome of a transaction.
 Done = Callable[[TransactionState], None]
-#: Finds out what became of a message's transaction, and calls back with it.
+#: Finds the outcome of a message's transaction, and calls back with it.
 Check = Callable[[MessageExt, Done], None]
 
 #: The end of a transaction, as requests have it (commitOrRollback).
@@ -95,7 +96,7 @@ STATE_FLAGS: Final = {
 
 
 def log_unknown_end(transaction: Transaction, error: LibraError) -> None:
-    """Log that a broker may not have heard how a transaction ended."""
+    """Log that a broker may not know the outcome of a transaction."""
     log.warning(
         "the broker may not know how a transaction ended; if so, it asks check_transaction",
         state=transaction.state.value,
@@ -105,29 +106,30 @@ def log_unknown_end(transaction: Transaction, error: LibraError) -> None:
     )
 
 
-#: TransactionMQProducer.checkRequestHoldMax: what waits for the function. Brokers ask again.
+#: TransactionMQProducer.checkRequestHoldMax: how many checks wait for the function. Brokers ask again.
 CHECKS_MAX: Final = 2_000
-#: Ours: how many run at once; Java's client runs one (checkThreadPoolMaxSize).
+#: Ours: how many checks run at once; Java's client runs one (checkThreadPoolMaxSize).
 CHECKS_AT_ONCE: Final = 10
-#: Ours: half of Apache's transactionCheckInterval, after which a broker asks again.
+#: Ours: when a check is overdue: half of Apache's transactionCheckInterval, after which a broker asks again.
 CHECK_SECONDS: Final = 15.0
-#: Ours: how many may be overdue; each may hold a thread. More are checked when one of them ends.
+#: Ours: how many checks may be overdue; each may hold a thread. Others begin when one of them ends.
 OVERDUE_MAX: Final = 100
 
 
 class TransactionChecks:
-    """Answers the brokers by the user's function, for several transactions at a time.
+    """Answers the brokers' checks with the user's function, several at a time.
 
         asked ─► waiting ─► running ─► answered, for the copy that was asked about last
                               └► overdue after CHECK_SECONDS: another one runs in its place
 
-    A plain function runs on a thread. What it raises is logged and counts as UNKNOWN. A check that hangs
-    delays no others, and none is cancelled before the producer stops: its answer counts whenever it comes.
+    A plain function runs on a thread. Its exceptions are logged and count as UNKNOWN. A check that hangs does
+    not delay others, and is not cancelled before the producer stops: its answer counts whenever it comes.
     """
 
     def __init__(self, check: CheckTransaction) -> None:
         self._check = check
-        #: Of what waits or runs. A half message changes its place with each question: the last one counts.
+        #: The callbacks of waiting and running checks. A half message moves with each check: the last one
+        #: counts.
         self._done: dict[str, Done] = {}
         self._waiting: deque[MessageExt] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -144,7 +146,7 @@ class TransactionChecks:
             self._begin()
 
     async def stop(self) -> None:
-        """Cancel the checks under way and drop the others."""
+        """Cancel running checks and drop the others."""
         self._waiting.clear()
         self._done.clear()
         tasks = [*self._running, *self._overdue]
@@ -185,7 +187,7 @@ class TransactionChecks:
             state = await self._state(message)
         finally:
             done = self._done.pop(message.message_id, None)
-        if done is not None:  # The producer runs.
+        if done is not None:  # None if the producer has stopped.
             done(state)
 
     async def _state(self, message: MessageExt) -> TransactionState:
