@@ -390,7 +390,7 @@ class NetworkShare:
         if self._give_back():
             self._thread.stop()
         else:
-            with contextlib.suppress(LocalProtocolError):  # The other shares ended as well: so does the thread.
+            with contextlib.suppress(LocalProtocolError):  # The other shares have ended: so has the thread.
                 self._thread.run(_cancellations()).result()
 
     def end(self) -> None:

@@ -263,10 +263,9 @@ class SimpleConsumer(AsyncClient):
     ) -> list[MessageExt]:
         """Return up to max_messages (1,024 at most); none if none arrive within await_ms.
 
-        More than 256, or 32 of Apache's brokers, take several concurrent requests; messages popped ahead of
-        LibraMQ's take one. Messages are invisible to the group for invisible_ms, and received again
-        afterwards unless they were acknowledged, even if the call was cancelled after a broker had popped
-        them.
+        More than 256 (32 from Apache's brokers) take several concurrent requests, unless LibraMQ's brokers
+        have popped them ahead. The messages are invisible to the group for invisible_ms, and received again
+        afterwards unless they were acknowledged; so are those already popped when the call was cancelled.
         """
         whole_number("max_messages", max_messages, 1, MESSAGES_MAX)
         whole_number("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
