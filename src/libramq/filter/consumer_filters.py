@@ -1,9 +1,9 @@
-"""Consumer filters: the SQL92 filters that groups register by heartbeats: which of several counts, how many
-and how long ones are kept (consumerFilter.json).
+"""Consumer filters: the SQL92 filters that groups register by heartbeats; which one counts if there are
+several, and the limits of their number and length (consumerFilter.json).
 
-Heartbeats register them, with a version that grows with each change of a client's subscriptions; the highest
-one counts. A group without members leaves *dead* filters, which the next heartbeat revives or replaces, and
-which are forgotten after a day. What was loaded from `consumerFilter.json` is dead at first.
+Heartbeats register them with a version that grows with each change of a client's subscriptions; the highest
+one counts. A group without members leaves *dead* filters, which its next heartbeat revives or replaces, and
+which are removed after a day. Filters loaded from `consumerFilter.json` are dead at first.
 
 Upstream: broker/filter/ConsumerFilterManager.java, ConsumerFilterData.java.
 """
@@ -26,21 +26,22 @@ log = get_logger(__name__)
 
 #: BrokerConfig.filterDataCleanTimeSpan.
 DEAD_KEPT_MS: Final = 24 * 3600 * 1000
-#: ConsumerFilterManager.decode: how long filters that are loaded have been dead.
+#: ConsumerFilterManager.decode: the time for which loaded filters count as dead.
 DEAD_BEFORE_START_MS: Final = 30 * 1000
-#: Ours: filters of dead groups that are kept; the oldest ones go.
+#: Ours: at most this many filters of dead groups are kept; the oldest are removed first.
 DEAD_MAX: Final = 10_000
-#: Ours: characters of all expressions that are kept: 500 groups with ten of 100 each. Parsed, each takes
-#: up to 50 bytes; with eight times as many it was 190 MB.
+#: Ours: characters of all expressions kept: 500 groups with ten of 100 each. Parsed, a character takes up to
+#: 50 bytes; eight times as many took 190 MB.
 CHARACTERS_MAX: Final = 512 * 1024
 
 
 class BloomFilterData(Document, frozen=True, kw_only=True):
     """A group's place in Apache's bloom filter: three bits that its broker may set for a message it stores.
 
-    Our broker sets none; but Apache's ignores a whole consumerFilter.json in which one place is missing or is
-    of another size. The size is that of its default options (maxErrorRateOfBloomFilter,
-    expectConsumerNumUseFilter). Upstream: filter/util/BloomFilter.java; Guava's murmur3_128 with seed 0.
+    Our broker sets none; but Apache's ignores a whole consumerFilter.json if one place is missing or has
+    another size. The size is that of its default options (maxErrorRateOfBloomFilter,
+    expectConsumerNumUseFilter).
+    Upstream: filter/util/BloomFilter.java; Guava's murmur3_128 with seed 0.
     """
 
     bit_pos: list[int] | None = None
@@ -48,7 +49,7 @@ class BloomFilterData(Document, frozen=True, kw_only=True):
 
 
 class ConsumerFilterData(Document, frozen=True, kw_only=True):
-    """One group's filter of a topic, in the file."""
+    """One group's filter of a topic, as stored in the file."""
 
     consumer_group: str
     topic: str
@@ -61,7 +62,7 @@ class ConsumerFilterData(Document, frozen=True, kw_only=True):
 
 
 class FiltersOfTopic(Document, frozen=True, kw_only=True):
-    """The filters of a topic, by group, in the file."""
+    """A topic's filters by group, as stored in the file."""
 
     group_filter_data: dict[str, ConsumerFilterData] = {}
     topic: str | None = None
@@ -79,7 +80,7 @@ def is_tag(expression_type: str | None) -> bool:
 
 
 def parse_filter(expression: str, expression_type: str | None) -> MessageFilter:
-    """Parse an expression that is not one of tags; raises ConfigError."""
+    """Parse an expression other than tags; raises ConfigError."""
     if expression_type != SQL92:
         raise ConfigError(f"expressions of the type {expression_type!r} are not known; TAG and SQL92 are")
     return parse_sql(expression)
@@ -87,7 +88,7 @@ def parse_filter(expression: str, expression_type: str | None) -> MessageFilter:
 
 @dataclass(slots=True)
 class ConsumerFilter:
-    """One group's filter of a topic. dead_ms: since when the group has no members; None: it has some."""
+    """One group's filter of a topic. dead_ms: since when the group has had no members; None: it has some."""
 
     group: str
     topic: str
@@ -114,7 +115,7 @@ class ConsumerFilters:
         for data in chain.from_iterable(each.group_filter_data.values() for each in by_topic.values()):
             try:
                 found = parse_filter(data.expression, data.expression_type)
-            except ConfigError:  # Apache's parser accepts more: the group's next heartbeat reports it.
+            except ConfigError:  # Apache's parser accepts more; the group's next heartbeat reports the fault.
                 continue
             born_ms = WallMs(data.born_time)
             dead_ms = max(wall_ms - DEAD_BEFORE_START_MS, born_ms)
@@ -132,7 +133,7 @@ class ConsumerFilters:
                     dead_ms,
                 )
             )
-        self.version = 0  # Nothing differs from the file.
+        self.version = 0  # Equals the file.
 
     def get(self, group: str, topic: str) -> ConsumerFilter | None:
         """Return a group's filter of a topic."""
@@ -141,9 +142,9 @@ class ConsumerFilters:
     def register(
         self, group: str, subscriptions: Iterable[SubscriptionData], *, wall_ms: WallMs
     ) -> Iterator[SubscriptionData]:
-        """Apply the subscriptions of a heartbeat: other topics' filters of the group die.
+        """Apply the subscriptions of a heartbeat; the group's filters of other topics become dead.
 
-        Yields each whose expression is parsed next, which may take 10 ms.
+        Yields each subscription before parsing its expression, which may take 10 ms.
         """
         topics = set()
         for data in subscriptions:
@@ -156,7 +157,7 @@ class ConsumerFilters:
                 self._die(consumer_filter, wall_ms)
 
     def _is_known(self, group: str, data: SubscriptionData) -> bool:
-        """Return whether a group's expression is known already, and take its version if so."""
+        """Return whether a group's expression is already known, and adopt its version if so."""
         known = self.get(group, data.topic)
         if known is None or (known.dead_ms is None and data.sub_version <= known.version):
             return known is not None
@@ -167,7 +168,7 @@ class ConsumerFilters:
         return True
 
     def _register(self, group: str, data: SubscriptionData, wall_ms: WallMs) -> None:
-        if self._is_known(group, data):  # By another heartbeat, since.
+        if self._is_known(group, data):  # Another heartbeat has registered it meanwhile.
             return
         if self.get(group, data.topic) is not None:
             self._remove(group, data.topic)
@@ -177,7 +178,7 @@ class ConsumerFilters:
         expression_type = data.expression_type or ""
         try:
             found = parse_filter(data.sub_string, expression_type)
-        except ConfigError:  # The client learns it from its pulls: FILTER_DATA_NOT_EXIST.
+        except ConfigError:  # Pulls report it to the client: FILTER_DATA_NOT_EXIST.
             return
         self._keep(
             ConsumerFilter(
@@ -186,7 +187,7 @@ class ConsumerFilters:
         )
 
     def _has_room(self, characters: int) -> bool:
-        """Return whether another expression can be kept; where there is no room, dead ones go first."""
+        """Return whether another expression can be kept, after removing dead ones if necessary."""
         if self._characters + characters > CHARACTERS_MAX:
             for _, group, topic in self._dead():
                 self._remove(group, topic)
@@ -204,7 +205,7 @@ class ConsumerFilters:
         self.version += 1
 
     def unregister(self, group: str, *, wall_ms: WallMs) -> None:
-        """Let the filters of a group die: its last member has left."""
+        """Mark a group's filters as dead, as its last member has left."""
         for consumer_filter in self._by_group.get(group, {}).values():
             self._die(consumer_filter, wall_ms)
 
@@ -214,7 +215,7 @@ class ConsumerFilters:
             self.version += 1
 
     def clean(self, wall_ms: WallMs) -> None:
-        """Forget filters that have been dead for a day, and the oldest dead ones if there are many."""
+        """Remove filters dead for a day, and the oldest dead ones if there are many."""
         dead = self._dead()
         surplus = len(dead) - DEAD_MAX
         for number, (dead_ms, group, topic) in enumerate(dead):
@@ -223,7 +224,7 @@ class ConsumerFilters:
             self._remove(group, topic)
 
     def _dead(self) -> list[tuple[WallMs, str, str]]:
-        """Return the dead filters' groups and topics, the longest dead first."""
+        """Return the dead filters' groups and topics, longest dead first."""
         return sorted(
             (found.dead_ms, found.group, found.topic) for found in self._all() if found.dead_ms is not None
         )
@@ -255,13 +256,13 @@ class ConsumerFilters:
 
 
 class RetryTopicFilter:
-    """The filter of a group's retry topic: each message passes by the filter of the topic it came from.
+    """The filter of a group's retry topic: each message must pass the filter of its original topic.
 
     Upstream: ExpressionForRetryMessageFilter.java (filterSupportRetry).
     """
 
     __slots__ = ("_filters", "_group")
-    #: Ours: the filters of the topics that the messages came from have some more or less.
+    #: Ours: an average, as the filters of the original topics differ.
     weight = 64
 
     def __init__(self, filters: ConsumerFilters, group: str) -> None:

@@ -1,14 +1,13 @@
-"""The SQL92 filter: a condition compiled to functions of a message's properties; how many parsed ones are
-kept.
+"""The SQL92 filter: a condition compiled to functions of a message's properties; the cache of parsed filters.
 
     a > 3 AND (region IN ('eu', 'us') OR vip IS NOT NULL) AND name NOT CONTAINS 'test'
 
-The tree becomes nested functions of a message's stored properties. What types the values have is decided
-once, here; a function that runs for each message only reads, converts and compares. The properties come with
-a separator (0x02) before and behind them, so that one search finds a name and one its value's end. Values
-stay bytes: UTF-8 equals and contains what its text does.
+The tree becomes nested functions of a message's stored properties. The types of values are resolved once, at
+compile time; the functions that run for each message only read, convert and compare. The properties come with
+a separator (0x02) before and after them, so that one search finds a name and one the end of its value. Values
+stay bytes: their UTF-8 is equal, or contained, exactly if their text is.
 
-A test returns None for unknown. It raises ValueError where Apache's would raise: the filter is then false.
+A test returns None for unknown, and raises ValueError where Apache's would raise: the filter is then false.
 
 Upstream: filter/SqlFilter.java.
 """
@@ -26,19 +25,19 @@ from libramq.filter.sql.values import READ, compare_doubles, compare_numbers, ja
 
 #: ExpressionType.SQL92.
 SQL92: Final = "SQL92"
-#: SelectorParser.PARSE_CACHE, faults included.
+#: SelectorParser.PARSE_CACHE; faulty expressions are cached as well.
 PARSED_MAX: Final = 100
-#: Ours: a lookup in 32 KB of properties takes 25 µs, and an expression may have 256. For more than a few in
-#: long properties, these are first reduced to those that it names, in 400 µs at most.
+#: Ours: a lookup in 32 KB of properties takes 25 µs, and an expression may have 256. For more than a few
+#: lookups in long properties, these are first reduced to the ones that it names, in 400 µs at most.
 FEW_LOOKUPS: Final = 8
 LONG_BYTES: Final = 1024
 
-#: The last expressions: their filters, or what is wrong with them. Threads parse, too.
+#: The last expressions, with their filters or faults. Threads parse as well.
 _PARSED: Final[dict[str, "SqlFilter | str"]] = {}
 _LOCK: Final = Lock()
 
 Test = Callable[[bytes], bool | None]
-#: What the properties are searched in returns: bytes for a text, or a Python value.
+#: Reads a value from properties: bytes for a text, otherwise a Python value.
 Get = Callable[[bytes], Any]
 Compare = Callable[[Any, Any], bool]
 
@@ -57,7 +56,7 @@ _PARTS: Final[dict[tree.Part, Callable[[bytes, bytes], bool]]] = {
 
 
 class SqlFilter:
-    """A parsed expression. Equal expressions share one filter, as long as it is among the last ones used."""
+    """A parsed expression. Equal expressions share one filter while it is in the cache."""
 
     __slots__ = ("_names", "_test", "expression", "weight")
 
@@ -76,11 +75,11 @@ class SqlFilter:
             properties = self._named_in(properties)
         try:
             return self._test(b"\x02%b\x02" % properties) is True
-        except ValueError:  # A text that is no number, compared with one.
+        except ValueError:  # A number was compared with a text that is not one.
             return False
 
     def _named_in(self, properties: bytes) -> bytes:
-        """Return the properties that the expression names, in their order: the first of a name counts."""
+        """Return the properties that the expression names, in order, as the first of a name counts."""
         names = self._names
         return b"\x02".join([
             pair for pair in properties.split(b"\x02") if pair.partition(b"\x01")[0] in names
@@ -88,7 +87,7 @@ class SqlFilter:
 
 
 def parse_sql(expression: str) -> SqlFilter:
-    """Parse an expression; raises ConfigError, which names the column of the fault."""
+    """Parse an expression; raises ConfigError, naming the column of the fault."""
     if not isinstance(expression, str):
         raise ConfigError(f"an SQL92 expression is a text such as 'a > 3', not {expression!r}")
     with _LOCK:
@@ -105,7 +104,7 @@ def parse_sql(expression: str) -> SqlFilter:
 
 
 def is_parsed(expression: str) -> bool:
-    """Return whether an expression is among the last ones parsed."""
+    """Return whether an expression is in the cache."""
     return expression in _PARSED
 
 
@@ -118,7 +117,7 @@ def _parse(expression: str) -> SqlFilter | str:
 
 
 def compile_condition(condition: tree.Condition) -> Test:
-    """Return the function of a condition."""
+    """Compile a condition to a function."""
     match condition:
         case tree.And(conditions):
             return _all([compile_condition(part) for part in conditions])
@@ -183,7 +182,7 @@ def _comparison(comparison: tree.Comparison) -> Test:
     order, left, right = comparison.order, comparison.left, comparison.right
     types = type_of(left), type_of(right)
     compare = _compare(order, *types)
-    if isinstance(left, tree.Property) and isinstance(right, tree.Literal):  # Nearly all of them.
+    if isinstance(left, tree.Property) and isinstance(right, tree.Literal):  # Nearly all comparisons.
         return _property_and_literal(left.name, _constant(right), order, types[1], compare)
     get_left, get_right = _getter(left), _getter(right)
     is_equality = order is tree.Order.EQUAL
@@ -193,7 +192,7 @@ def _comparison(comparison: tree.Comparison) -> Test:
         if left_value is None and not is_equality:
             return None
         right_value = get_right(data)
-        if left_value is None:  # Upstream: two unknowns are equal, and what is known differs from an unknown.
+        if left_value is None:  # Upstream: two unknowns are equal, and a known value differs from an unknown.
             return True if right_value is None else None
         if right_value is None:
             return False if is_equality else None
@@ -205,7 +204,7 @@ def _comparison(comparison: tree.Comparison) -> Test:
 def _property_and_literal(
     name: str, constant: Any, order: tree.Order, type_: tree.Type, compare: Compare
 ) -> Test:
-    """Return the test of a property against a value that is not null."""
+    """Return the test of a property against a non-null value."""
     key = _key(name)
     size = len(key)
     if type_ in (tree.Type.INTEGER, tree.Type.LONG):
@@ -220,7 +219,7 @@ def _property_and_literal(
 
         return number_compared
 
-    if type_ is tree.Type.DOUBLE and constant:  # Zeros have an order of their own.
+    if type_ is tree.Type.DOUBLE and constant:  # Zeros are ordered differently.
         compare = _OPERATORS[order]
 
         def fraction_compared(data: bytes) -> bool | None:
@@ -230,7 +229,7 @@ def _property_and_literal(
             text = data[at : data.find(b"\x02", at)]
             if not text:
                 return None
-            number = java_double(text)  # NaN is the largest, for Java.
+            number = java_double(text)  # In Java, NaN is the largest number.
             return compare(number if number == number else math.inf, constant)
 
         return fraction_compared
@@ -282,7 +281,7 @@ def _text_test(test: tree.TextTest) -> Test:
 
 
 def type_of(value: tree.Value) -> tree.Type:
-    """Return the type that a value always has, unless it is unknown."""
+    """Return the type that a value always has unless it is unknown."""
     match value:
         case tree.Property():
             return tree.Type.TEXT
@@ -316,7 +315,7 @@ def _negated(value: tree.Value) -> Get:
             get(data)  # It may raise.
 
         return unknown
-    constant = -get(b"")  # Numbers occur in literals only.
+    constant = -get(b"")  # Numbers occur only in literals.
     return lambda _: constant
 
 
@@ -346,7 +345,7 @@ def _encode(text: str) -> bytes:
 
 
 def _compare(order: tree.Order, left: tree.Type, right: tree.Type) -> Compare:
-    """Return the comparison of two values of these types, neither of which is unknown."""
+    """Return the comparison of two known values of these types."""
     test = _OPERATORS[order]
     if left is tree.Type.TEXT and right is tree.Type.TEXT:
         if order is tree.Order.EQUAL:

@@ -44,18 +44,19 @@ from libramq.filter.sql.tree import (
 )
 from libramq.filter.sql.values import as_int32_or_int64, compare_numbers
 
-#: Ours: a selector that a person wrote has some hundred characters; one with 1,024 names of a list, 30,000.
+#: Ours: a selector written by a person has some hundred characters; a list of 1,024 names has 30,000.
 EXPRESSION_LENGTH_MAX: Final = 32_768
-#: Ours: 1,024 names in a list are 2,051, 256 tests in parentheses 1,536; so many take 10 ms to be parsed.
+#: Ours: a list of 1,024 names has 2,051 tokens, 256 tests in parentheses 1,536; this many are parsed in 10
+#: ms.
 TOKENS_MAX: Final = 4_096
-#: Ours: how much of an expression an error repeats.
+#: Ours: the length to which errors quote an expression.
 QUOTED_LENGTH_MAX: Final = 20
 
 KEYWORDS: Final = frozenset({
     "NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH",
 })  # fmt: skip
 
-#: Nothing here goes back over more than one character, so that the time is in proportion to the length.
+#: Backtracks over one character at most, so that the time is proportional to the length.
 _TOKEN: Final = re.compile(
     r"""(?P<BLANK> [ \t\n\r\f]+ | /\*(?:[^*]|\*(?!/))*\*/ )
       | (?P<NUMBER> (?: [0-9]+(?:\.[0-9]*)? | \.[0-9]+ ) (?: [eE][+-]?[0-9]+ )? )
@@ -75,7 +76,7 @@ class Kind(Enum):
     FLOAT = auto()
     STRING = auto()
     NAME = auto()
-    KEYWORD = auto()  # `text` is in capitals.
+    KEYWORD = auto()  # `text` is in upper case.
     SYMBOL = auto()
     END = auto()
 
@@ -157,11 +158,11 @@ def _why_no_token(expression: str, position: int) -> str:
     return f"{quoted(expression[position])} has no meaning here"
 
 
-#: Ours: parentheses and signs within each other. Each level takes some Python frames of 1,000.
+#: Ours: the nesting of parentheses and signs. Each level takes several of Python's 1,000 frames.
 DEPTH_MAX: Final = 64
-#: Ours: values in one expression, so that a list may be as long as a list of tags (TAGS_MAX).
+#: Ours: values in one expression, as many as a list of tags may have (TAGS_MAX).
 LITERALS_MAX: Final = 1024
-#: Ours: tests in one expression. Each looks through a message's properties.
+#: Ours: tests in one expression. Each searches a message's properties.
 TESTS_MAX: Final = 256
 
 _ORDERS: Final = {order.value: order for order in Order if order is not Order.EQUAL}
@@ -190,7 +191,7 @@ class _Parser:
             self._fail(self._token, f"unexpected {quoted(self._token.text)} behind a complete expression")
         return tree
 
-    # The rules.
+    # Grammar rules.
 
     def _or(self, depth: int) -> Value:
         start = self._token
@@ -246,7 +247,7 @@ class _Parser:
             self._count_test(operator)
 
     def _test(self, left: Value, start: Token, depth: int) -> Condition | None:
-        """Return the test of `left` that follows here, if one does."""
+        """Return the test of `left` that follows here, if there is one."""
         operator = self._token
         if operator.kind is Kind.SYMBOL and operator.text in _ORDERS:
             self._next += 1
@@ -313,7 +314,7 @@ class _Parser:
             self._fail(token, "a whole number beyond 9223372036854775807")
         return Literal(*typed)
 
-    # What the rules are made of.
+    # Helpers of the rules.
 
     def _ordered(self, order: Order, left: Value, start: Token, depth: int) -> Comparison:
         right_start = self._token
@@ -353,12 +354,12 @@ class _Parser:
         return Comparison(Order.EQUAL, left, right)
 
     def _check_ordered(self, value: Value, start: Token) -> None:
-        """Refuse operands without an order: conditions, and literals that are not numbers."""
+        """Refuse operands that have no order: conditions, and literals other than numbers."""
         if isinstance(value, _CONDITIONS) or (isinstance(value, Literal) and value.type not in NUMBERS):
             self._fail(start, "only a property or a number can be compared by <, <=, >, >= or BETWEEN")
 
     def _condition(self, value: Value, start: Token) -> Condition:
-        """Return a value as a condition: itself, or a property's truth."""
+        """Return a value as a condition: itself, or the truth of a property."""
         if isinstance(value, Property):
             self._count_test(start)
             return Truth(value)

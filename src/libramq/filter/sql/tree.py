@@ -48,7 +48,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A message's property: a text, or unknown where it is missing."""
+    """A message's property: a text, or unknown if it is missing."""
 
     name: str
 
@@ -63,7 +63,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Negated:
-    """A number with a minus; of anything else, unknown. Properties are texts, so `-a` is unknown too."""
+    """A negated number; unknown for anything else. Properties are texts, so `-a` is unknown as well."""
 
     value: "Value"
 
@@ -77,7 +77,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite of a condition; of unknown, unknown."""
+    """The negation of a condition; unknown for unknown."""
 
     condition: "Condition"
 
@@ -91,7 +91,7 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Conditions of which one must be true."""
+    """Conditions at least one of which must be true."""
 
     conditions: tuple["Condition", ...]
 
@@ -114,7 +114,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """A test whether a property equals one of several texts; unknown where it is missing."""
+    """A test whether a property equals one of several texts; unknown if it is missing."""
 
     property: Property
     texts: tuple[str, ...]
@@ -136,7 +136,7 @@ Value = Property | Negated | Condition
 
 
 def names_in(value: Value) -> Iterator[str]:
-    """Yield the names of the properties that are looked up, each as often as it is."""
+    """Yield the name of each property lookup, repeated ones included."""
     match value:
         case Property(name):
             yield name

@@ -1,9 +1,9 @@
-"""Values of SQL92 filters: how a text is read as a number (as Java does), how numbers are compared, and what
-a text that is none leads to.
+"""Values of SQL92 filters: how a text is read as a number (as in Java), how numbers are compared, and what
+happens if a text is not a number.
 
-A property is a text. It is read as the type of the number that it is compared with: beside `3` as an Integer,
-which `2.5` and `3000000000` are not; beside `3.0` as a Double. A text that is no such number makes the whole
-filter false, as it raises an exception in Apache's broker.
+A property is a text. It is read as the type of the number it is compared with: as an Integer if compared with
+`3`, which `2.5` and `3000000000` are not; as a Double if compared with `3.0`. A text that is no such number
+makes the whole filter false, because it raises an exception in Apache's broker.
 
 Upstream: ComparisonExpression.__compare; Integer.valueOf, Long.valueOf, Double.valueOf, Double.compareTo.
 """
@@ -17,25 +17,25 @@ from libramq.filter.sql.tree import Type
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
-#: Any number of fewer digits is an Integer.
+#: Any number with fewer digits is an Integer.
 _SHORT_LENGTH: Final = 10
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _DECIMAL: Final = b"0123456789."
-#: Without alternatives that overlap: matching takes time in proportion to the length.
+#: Its alternatives do not overlap, so that matching takes time proportional to the length.
 _DOUBLE: Final = re.compile(
     rb"[\0-\x20]*([+-]?(?:NaN|Infinity|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))[fFdD]?[\0-\x20]*"
 )
 
 
 def java_integer(text: bytes) -> int:
-    """Return the Integer that a text is; raises ValueError."""
-    if len(text) < _SHORT_LENGTH and text.isdigit():  # Nearly all of them.
+    """Parse an Integer; raises ValueError."""
+    if len(text) < _SHORT_LENGTH and text.isdigit():  # Nearly all texts.
         return int(text)
     return _whole(text, INT32_MAX)
 
 
 def java_long(text: bytes) -> int:
-    """Return the Long that a text is; raises ValueError."""
+    """Parse a Long; raises ValueError."""
     if len(text) < _SHORT_LENGTH and text.isdigit():
         return int(text)
     return _whole(text, INT64_MAX)
@@ -43,7 +43,7 @@ def java_long(text: bytes) -> int:
 
 def _whole(text: bytes, largest: int) -> int:
     characters = text.decode()
-    if _WHOLE.fullmatch(characters) is None:  # Python's int also takes blanks and underscores.
+    if _WHOLE.fullmatch(characters) is None:  # Python's int also accepts blanks and underscores.
         raise ValueError("not a whole number")
     number = int(characters)
     if not -largest - 1 <= number <= largest:
@@ -52,17 +52,17 @@ def _whole(text: bytes, largest: int) -> int:
 
 
 def java_double(text: bytes) -> float:
-    """Return the Double that a text is; raises ValueError."""
-    if not text.translate(None, _DECIMAL):  # Nearly all of them, in a third of the time.
+    """Parse a Double; raises ValueError."""
+    if not text.translate(None, _DECIMAL):  # Nearly all texts, in a third of the time.
         return float(text)
-    match = _DOUBLE.fullmatch(text)  # Python's float also takes underscores and other names of infinity.
+    match = _DOUBLE.fullmatch(text)  # Python's float also accepts underscores and other names of infinity.
     if match is None:
         raise ValueError("not a number")
     return float(match[1])
 
 
 def java_boolean(text: bytes) -> bool:
-    """Return the Boolean that a text is: true, in any case, or false."""
+    """Parse a Boolean: `true` in any case is true, everything else is false."""
     return text.lower() == b"true"
 
 
@@ -90,14 +90,14 @@ def _rank(number: float) -> int:
 
 
 def compare_numbers(left: float, right: float) -> int:
-    """Compare two numbers: whole ones exactly, others as Doubles."""
+    """Compare two numbers: whole numbers exactly, others as Doubles."""
     if isinstance(left, int) and isinstance(right, int):
         return left - right
     return compare_doubles(float(left), float(right))
 
 
 def as_int32_or_int64(digits: str) -> tuple[int, Type] | None:
-    """Return a whole number with its type; None if it is beyond a Long."""
+    """Return a whole number with its type, or None if it exceeds a Long."""
     if len(digits) > len(str(INT64_MAX)):
         return None
     number = int(digits)
