@@ -1,13 +1,14 @@
 """Balanced and sticky, the default strategy: loads as even as subscriptions allow, over all topics at once,
 then the fewest moves; weights by capacity and lag.
 
-        levels      which members carry how much at best          (counts by subscription)
-        keeping     how many of its queues each member keeps      (counts by member)
+        levels      how much each part of the members carries at best (counts by subscription)
+        keeping     how many of its queues each member keeps          (counts by member)
         dealing     which queues those are, and who gets the others
 
-Equal subscriptions: loads differ by at most one. Different ones: the loads in order, largest first, are the
-least possible. If they are so already, nothing moves. With capacities a member carries its part of its
-level's load, rounded down or up. Retry topics carry no load: their queues stay as long as their member does.
+With equal subscriptions, loads differ by at most one. With different ones, the loads, sorted from the largest
+down, are the least possible. If they already are, nothing moves. With capacities, a member carries its part
+of its level's load, rounded down or up. Retry topics carry no load: their queues stay as long as their member
+does.
 """
 
 from bisect import bisect_right
@@ -24,7 +25,7 @@ from libramq.balance.group import Assignment, Group, counts, holdings
 from libramq.balance.strategy import GroupStrategy
 from libramq.message.queue import MessageQueue
 
-#: Ours: smaller lags come and go by themselves and are no reason to move a queue.
+#: Ours: smaller lags come and go, and are no reason to move a queue.
 LAG_UNIT_MIN: Final = 1_000
 
 
@@ -34,8 +35,8 @@ def weights(queues: Sequence[MessageQueue], lag: Mapping[MessageQueue, int]) -> 
         weight of a queue = 1 + its lag / the group's mean lag, rounded down
         load of a member  = the weights of its queues / its capacity
 
-    If nothing waits, all queues weigh 1. The best answer cannot be computed fast: this one starts from what
-    members hold, assigns heavy queues first, and moves a queue only if its giver and its taker end more even.
+    Without lag, all queues weigh 1. The optimum cannot be computed fast: this starts from current owners,
+    assigns heavy queues first, and moves a queue only if its giver and its taker become more even.
     """
     waiting = {queue: max(0, lag.get(queue, 0)) for queue in queues}
     unit = max(LAG_UNIT_MIN, sum(waiting.values()) // max(1, len(waiting)))
@@ -65,7 +66,7 @@ def even_by_lag(
 
 
 class _Scales:
-    """The scales: each member's load, and the lightest subscriber of each topic."""
+    """Each member's load, and the lightest subscriber of each topic."""
 
     def __init__(self, group: Group, capacities: Sequence[int]) -> None:
         self._capacities = capacities
@@ -89,12 +90,12 @@ class _Scales:
         self._weigh(member, weight)
 
     def lightest(self, topic: str) -> int | None:
-        """Return the subscriber with the least load; the first of several."""
+        """Return the subscriber with the least load, the first of several."""
         tops = [self._top(number) for number in self._sets_of_topic[topic]]
         return min(tops)[1] if tops else None
 
     def even_out(self, weight: Mapping[MessageQueue, int]) -> None:
-        """Let each member, the heaviest first, give away queues, as long as that evens loads."""
+        """Let members, the heaviest first, give away queues as long as that evens loads."""
         moved = True
         while moved:
             moved = False
@@ -102,7 +103,7 @@ class _Scales:
                 moved |= self._give_away(giver, weight)
 
     def _give_away(self, giver: int, weight: Mapping[MessageQueue, int]) -> bool:
-        """Give away the best queue, repeatedly; return whether there was one."""
+        """Give away the best queue, repeatedly; return whether any was."""
         by_takers: dict[tuple[int, ...], list[tuple[int, MessageQueue]]] = {}
         for queue in self.shares[giver]:
             by_takers.setdefault(self._sets_of_topic[queue.topic], []).append((weight[queue], queue))
@@ -121,7 +122,7 @@ class _Scales:
     def _best_move(
         self, giver: int, by_takers: Mapping[tuple[int, ...], list[tuple[int, MessageQueue]]]
     ) -> tuple[int, list[tuple[int, MessageQueue]], int] | None:
-        """Return the best move's taker and queue: a weight near half of the difference evens out most."""
+        """Return the best move's taker, queues and place: a weight near half of the difference is best."""
         lowest, best = self._relative(giver), None
         for sets, queues in by_takers.items():
             taker = min(self._top(number) for number in sets)[1]
@@ -173,10 +174,10 @@ class Level:
 
 
 def levels(loads: Sequence[int], capacities: Sequence[int], sinks_of: Sequence[Sequence[int]]) -> list[Level]:
-    """Divide sources (loads) and sinks (capacities) into levels; a source may flow to some sinks.
+    """Divide sources (loads) and sinks (capacities) into levels; each source may flow to certain sinks.
 
-    A part's loads times its capacity flow to its capacities times its load, so all numbers stay whole. What
-    is above the average afterwards, if anything, is a part of its own.
+    Flows are scaled, loads by the part's capacity and capacities by its load, so that all numbers are whole.
+    If something exceeds the average then, it becomes a part of its own.
     """
     found: list[Level] = []
     first_sink, nodes = len(loads), len(loads) + len(capacities)
@@ -228,7 +229,7 @@ class Taker(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """The result: queues that each member keeps of each kind, those it takes, and those assigned to a set."""
+    """The result: each member's number of queues kept, by kind, and taken; and those assigned to each set."""
 
     kept: Sequence[Mapping[int, int]]
     taken: Sequence[int]
@@ -240,7 +241,7 @@ def keep_most(
 ) -> Keeping:
     """Decide for a part of the group whose bounds can be met.
 
-    free: queues of each kind that nobody holds. sets_of: which sets may have a kind.
+    free: unowned queues by kind. sets_of: which sets may have a kind.
     most is least or one more; how many members may reach it follows from the number of queues.
     """
     if len(free) == 1 and len({taker.set for taker in takers}) == 1:
@@ -275,7 +276,7 @@ def _keep_most_by_flow(
           ▲                │
           └── costs 1 ─────┘
 
-    A free queue begins at its kind. A member with too many gives one back to its kind, which is a move and
+    A free queue begins at its kind. A member with too many returns one to its kind: a move, which
     costs 1.
     """
     kinds = {kind: node for node, kind in enumerate(free)}
@@ -350,7 +351,7 @@ def balanced_sticky_of(*, by_capacity: bool = False, by_lag: bool = False) -> Gr
 def most_even(
     group: Group, topics: Iterable[str], held: Sequence[Sequence[MessageQueue]], capacities: Sequence[int]
 ) -> list[Share]:
-    """Return all members' queues of these topics, in the members' order; held: those each may keep."""
+    """Return all members' queues of these topics, in the members' order. held: those each may keep."""
     if len(set(capacities)) == 1:
         capacities = [1] * len(group.members)
     queues = {topic: group.queues[topic] for topic in topics if group.queues[topic]}
@@ -391,7 +392,7 @@ def most_even(
 def stay(
     group: Group, queues: Mapping[str, Sequence[MessageQueue]], held: Sequence[Sequence[MessageQueue]]
 ) -> list[Share]:
-    """Return all members' queues without load: they stay, and free ones go to members with the fewest."""
+    """Return all members' queues without load: they stay, and free ones go to the members with the fewest."""
     shares = [list(owned) for owned in held]
     taken = set(chain.from_iterable(held))
     for topic, queues_of_topic in queues.items():
@@ -406,7 +407,7 @@ def stay(
 
 
 class _Table:
-    """The table at which queues are dealt: by kind, what each member holds, and the free queues."""
+    """The table at which queues are dealt: each member's queues and the free ones, by kind."""
 
     def __init__(
         self,
@@ -418,7 +419,7 @@ class _Table:
         self.shares: list[Share] = [[] for _ in group.members]
         self.free: list[Share] = [[] for _ in set(kind_of_topic.values())]
         self.held: list[dict[int, Sequence[MessageQueue]]]
-        if len(self.free) == 1:  # The usual case, in half the time.
+        if len(self.free) == 1:  # The usual case; takes half the time.
             self.held = [{0: owned} for owned in held]
         else:
             self.held = [_by_kind(owned, kind_of_topic) for owned in held]
@@ -427,13 +428,13 @@ class _Table:
             self.free[kind] += [queue for queue in queues[topic] if queue not in taken]
 
     def free_others(self, members: Iterable[int], kinds: set[int]) -> None:
-        """Free the queues that members need not keep: kinds of a level with less load."""
+        """Free the queues that members need not keep: those of kinds in a level with less load."""
         for place in members:
             for kind in self.held[place].keys() & kinds:
                 self.free[kind] += self.held[place].pop(kind)
 
     def deal(self, members: Sequence[int], takers: Sequence[Taker], keeping: Keeping) -> None:
-        """Leave members what they keep, and deal out the rest in rounds, so that neighbours are separated."""
+        """Leave members the queues they keep, and deal the rest in rounds, which separates neighbours."""
         for place, kept in zip(members, keeping.kept, strict=True):
             share = self.shares[place]
             for kind, queues in self.held[place].items():
@@ -459,7 +460,7 @@ class _Table:
 def _parted(
     held: Sequence[Sequence[MessageQueue]], light: set[MessageQueue]
 ) -> tuple[list[Sequence[MessageQueue]], list[Sequence[MessageQueue]]]:
-    """Split each member's queues into those with load and those without."""
+    """Split each member's queues into those with and without load."""
     load: list[Sequence[MessageQueue]] = []
     rest: list[Sequence[MessageQueue]] = []
     for owned in held:
@@ -481,7 +482,7 @@ def _by_kind(
 def _sets(
     group: Group, queues: Mapping[str, Sequence[MessageQueue]]
 ) -> tuple[list[int], dict[str, tuple[int, ...]]]:
-    """Group members with the same topics into sets: each member's set, and each topic's sets."""
+    """Group members with the same topics into sets; return each member's set, and each topic's sets."""
     known: dict[frozenset[str], int] = {}
     numbers: dict[frozenset[str], int] = {}
     set_of_member: list[int] = []
@@ -497,7 +498,7 @@ def _sets(
 
 
 def _alike(parts: Iterable[Level], *, whole: bool) -> list[list[Level]]:
-    """Group levels whose loads are equal after rounding, if all capacities are one: queues may cross them."""
+    """Group levels with equal loads after rounding, if all capacities are one: queues may cross these."""
     if not whole:
         return [[level] for level in parts]
     together: dict[tuple[int, int], list[Level]] = {}

@@ -2,10 +2,10 @@
 
         add     an arc from node to node
         send    from nodes with excess to those with a deficit (negative excess), until none can be reached
-        flow    the flow over an arc then
+        flow    the resulting flow over an arc
 
-The primal-dual method: shortest distances give potentials, along arcs of no reduced cost as much as fits is
-sent (Dinic), and then again. Costs are small whole numbers, so there are few rounds. R. K. Ahuja, T. L.
+The primal-dual method: shortest distances give potentials, as much as fits is sent along arcs of no reduced
+cost (Dinic), and this repeats. Costs are small whole numbers, so there are few rounds. R. K. Ahuja, T. L.
 Magnanti, J. B. Orlin: Network Flows (1993), chapters 7 and 9.
 """
 
@@ -22,7 +22,7 @@ class FlowNetwork:
         self._cost: list[int] = []
 
     def add(self, start: int, end: int, capacity: int, cost: int = 0, *, flow: int = 0) -> int:
-        """Add an arc and return it; cost ≥ 0. An initial flow only if it costs nothing."""
+        """Add an arc and return it; cost ≥ 0. An initial flow is allowed only without cost."""
         arc = len(self._to)
         self._to += (end, start)
         self._left += (capacity - flow, flow)
@@ -36,14 +36,14 @@ class FlowNetwork:
         return self._left[arc + 1]
 
     def send(self, excess: list[int]) -> None:
-        """Send excess to deficits. Whatever stays positive in the list cannot reach any."""
+        """Send excess to deficits. Amounts that stay positive in the list cannot reach any."""
         potential = [0] * len(self._arcs)
         while self._raise(potential, excess):
             while self._push(potential, excess):
                 pass
 
     def reached(self, excess: Sequence[int]) -> set[int]:
-        """Return the nodes that remaining excess could still reach: the source's side of the minimum cut."""
+        """Return the nodes that remaining excess can still reach: the source's side of the minimum cut."""
         nodes = [node for node, amount in enumerate(excess) if amount > 0]
         seen = set(nodes)
         for node in nodes:
@@ -55,12 +55,12 @@ class FlowNetwork:
         return seen
 
     def _raise(self, potential: list[int], excess: Sequence[int]) -> bool:
-        """Raise potentials by distances from the excess, to the nearest deficit; return if there is one."""
+        """Raise potentials by distances from excess to the nearest deficit; return whether there is any."""
         to, left, cost, arcs = self._to, self._left, self._cost, self._arcs
         distance = [-1] * len(arcs)
         rings: list[list[int]] = [[node for node, amount in enumerate(excess) if amount > 0]]
         nearest = -1
-        for far, ring in enumerate(rings):  # Both lists grow during the loop: Dial's buckets.
+        for far, ring in enumerate(rings):  # Both lists grow during the loop (Dial's buckets).
             for node in ring:
                 if distance[node] >= 0:
                     continue
@@ -123,7 +123,7 @@ class FlowNetwork:
         return True
 
     def _levels(self, potential: Sequence[int], excess: Sequence[int]) -> list[int] | None:
-        """Return how many arcs of no reduced cost lead to each node; None if no deficit is reached."""
+        """Return each node's distance over arcs of no reduced cost, or None if no deficit is reached."""
         to, left, cost, arcs = self._to, self._left, self._cost, self._arcs
         level = [-1] * len(arcs)
         ring = [node for node, amount in enumerate(excess) if amount > 0]

@@ -1,12 +1,12 @@
-"""The group: what a strategy knows of members and queues when it decides: subscriptions, holders, capacities,
-lag; and which topics carry no load.
+"""The group: a strategy's knowledge of members and queues: subscriptions, owners, capacities, lag; and which
+topics carry no load.
 
         members     by client id: subscription, queues it holds, capacity
         queues      by topic, each topic's in order
         lag         how many messages wait in a queue, if known
 
-A client that allocates for itself knows less than a coordinator: one topic and the ids that the broker lists.
-That is a group too, of members without queues.
+A client that allocates for itself knows less than a coordinator: one topic, and the ids listed by the broker.
+That is also a group, of members without queues.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from libramq.message.queue import MessageQueue
 #: Ours: products of capacities and queue counts stay small integers.
 CAPACITY_MAX: Final = 1_000_000
 
-#: The queues of each member; a member without queues may be missing.
+#: The queues of each member; members without queues may be missing.
 Assignment = Mapping[str, Sequence[MessageQueue]]
 
 
@@ -29,8 +29,8 @@ Assignment = Mapping[str, Sequence[MessageQueue]]
 class Member:
     """One consumer of the group.
 
-    owned: the queues it reports to hold, without duplicates. epoch: of its assignment; of two members that
-    claim a queue the one with the higher epoch is right. instance_id: its name if it is a static member.
+    owned: the queues it reports to hold, without duplicates. epoch: that of its assignment; if two members
+    claim a queue, the one with the higher epoch is right. instance_id: its name if it is a static member.
     capacity: relative to the others.
     """
 
@@ -89,15 +89,15 @@ class Group:
 
 
 def counts(topic: str) -> bool:
-    """Return whether a topic's queues carry load: retry topics hardly do."""
+    """Return whether a topic's queues carry load; those of retry topics hardly do."""
     return not topic.startswith(RETRY_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """owners: the index of each queue's holder among the members.
+    """owners: the index of each queue's owner among the members.
 
-    disputed: some queue was claimed twice. contested: queues without a holder, since equal claims cancel out.
+    disputed: some queue was claimed twice. contested: queues without an owner, since equal claims cancel out.
     """
 
     owners: Mapping[MessageQueue, int]
@@ -106,7 +106,7 @@ class Ownership:
 
 
 def ownership(group: Group) -> Ownership:
-    """Decide who holds what; subscriptions and the existence of queues are not checked."""
+    """Decide who owns what, without checking subscriptions or the existence of queues."""
     owners: dict[MessageQueue, int] = {}
     contested: set[MessageQueue] = set()
     claims = 0
@@ -132,9 +132,9 @@ def ownership(group: Group) -> Ownership:
 
 
 def holdings(group: Group) -> list[Sequence[MessageQueue]]:
-    """Return the queues each member may keep: those that exist, that it subscribes to and owns alone.
+    """Return the queues each member may keep: existing ones it subscribes to and alone owns.
 
-    Usually everything is consistent, and queues are not checked one by one.
+    Usually everything is consistent, and queues need not be checked one by one.
     """
     known = ownership(group)
     existing = set(chain.from_iterable(group.queues.values()))

@@ -40,14 +40,14 @@ def kafka_range(group: Group) -> Assignment:
 
 
 def kafka_order(member: Member) -> tuple[bool, str]:
-    """Static members first, by their names (AbstractPartitionAssignor.MemberInfo)."""
+    """Sort static members first, by name (AbstractPartitionAssignor.MemberInfo)."""
     if member.instance_id is not None:
         return False, member.instance_id
     return True, member.client_id
 
 
 def round_robin(group: Group) -> Assignment:
-    """Continue dealing from where the last topic ended."""
+    """Continue dealing each topic where the last one ended."""
     ordered = sorted(group.members, key=kafka_order)
     shares: dict[str, list[MessageQueue]] = {member.client_id: [] for member in group.members}
     place = 0
@@ -63,7 +63,7 @@ def round_robin(group: Group) -> Assignment:
 
 
 def sticky(group: Group) -> Assignment:
-    """Assign evenly first, then stickily; as in Kafka, a retry topic is a topic like any other."""
+    """Assign evenly first, then stickily; as in Kafka, a retry topic is like any other topic."""
     held = holdings(group)
     if len({member.topics.intersection(group.queues) for member in group.members}) == 1:
         shares = _alike(group, held)

@@ -1,5 +1,5 @@
-"""The registry of strategies: which name, RocketMQ's, Kafka's or ours, stands for which strategy, and how
-users add theirs.
+"""The registry of strategies: the strategy of each name, RocketMQ's, Kafka's or ours, and how users add their
+own.
 
     strategy_named("AVG")
     strategy_named("MACHINE_ROOM", rooms={"hangzhou"})
@@ -28,7 +28,7 @@ from libramq.balance.topic_rules import (
 )
 from libramq.errors import ConfigError
 
-#: Makes a strategy from its rule's options, given by name.
+#: Makes a strategy from its rule's options, passed by keyword.
 Maker = Callable[..., Strategy]
 
 _MAKERS: Final[dict[str, Maker]] = {
@@ -59,7 +59,7 @@ def register_strategy(name: str, strategy: TopicRule | TopicStrategy | GroupStra
 
 
 def strategy_named(name: str, **options: Any) -> Strategy:
-    """Return the strategy of that name, with its options; ConfigError lists the known names."""
+    """Return a strategy by name, with its options; ConfigError lists the known names."""
     maker = _maker(name)
     if maker is None and name in _REGISTERED:
         maker = partial(_registered, name)
@@ -80,7 +80,7 @@ def _registered(name: str) -> Strategy:
 
 
 def _maker(name: str) -> Maker | None:
-    """Return the maker of a built-in strategy; NAME-INNER applies another (AllocateMachineRoomNearby)."""
+    """Return the maker of a built-in strategy; NAME-INNER applies another one (AllocateMachineRoomNearby)."""
     if (maker := _MAKERS.get(name)) is not None:
         return maker
     outer, dash, inner = name.partition("-")

@@ -32,12 +32,12 @@ from libramq.message.queue import MessageQueue
 
 Q = TypeVar("Q")
 VIRTUAL_NODES: Final = 10  # AllocateMessageQueueConsistentHash.virtualNodeCnt
-#: Ours: a ring of 1,000 clients takes a second or two to build then.
+#: Ours: a ring of 1,000 clients then takes a second or two to build.
 VIRTUAL_NODES_MAX: Final = 1_000
 #: Ours: a coordinator uses the same ring for every member and topic.
 _RINGS_KEPT: Final = 8
 _HASHES_KEPT: Final = 100_000
-#: The queue that stands for all of a broker's.
+#: The queue id that stands for all of a broker's queues.
 ANY_QUEUE: Final = -1
 
 
@@ -53,7 +53,7 @@ def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) ->
 
 
 def by_circle(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> Sequence[Q]:
-    """Deal the queues out one by one, round and round."""
+    """Deal the queues out one by one, in a circle."""
     if client_id not in client_ids:
         return ()
     return queues[client_ids.index(client_id) :: len(client_ids)]
@@ -62,7 +62,7 @@ def by_circle(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) ->
 def by_config(queues: Iterable[tuple[str, str, int]]) -> TopicStrategy:
     """Return the strategy of a client that always consumes these queues: (topic, broker name, queue id).
 
-    Its share is the whole list, whatever the topic, as upstream.
+    As upstream, its share is the whole list for every topic.
     """
     configured = tuple(MessageQueue(*queue) for queue in queues)
 
@@ -87,7 +87,7 @@ def consistent_hash(
 
 
 def consistent_hash_of(virtual_nodes: int = VIRTUAL_NODES) -> TopicStrategy:
-    """Return the strategy with that many places on the ring for each client."""
+    """Return the strategy with this many places on the ring for each client."""
     if not 1 <= virtual_nodes <= VIRTUAL_NODES_MAX:
         raise ConfigError(f"virtual_nodes is between 1 and {VIRTUAL_NODES_MAX}, not {virtual_nodes}")
 
@@ -104,7 +104,7 @@ def consistent_hash_of(virtual_nodes: int = VIRTUAL_NODES) -> TopicStrategy:
 
 @lru_cache(_RINGS_KEPT)
 def _ring(client_ids: tuple[str, ...], virtual_nodes: int) -> tuple[list[int], list[str]]:
-    """Return the hashes in order, with their clients. Of equal hashes the later client's counts."""
+    """Return the hashes in order, with their clients. Of equal hashes the later client counts."""
     places = {
         _hash(f"{client_id}-{number}"): client_id
         for client_id in client_ids
@@ -154,8 +154,8 @@ def _run(queues: list[MessageQueue], position: int, count: int) -> list[MessageQ
 
 
 def room_of(queue: MessageQueue) -> str | None:
-    """Return the room in the broker's name, if it names one."""
-    # Java's split drops empty strings at the end: "room@" has one part, and "room@name@" two.
+    """Return the room in a queue's broker name, or None."""
+    # Java's split drops trailing empty strings: "room@" has one part, and "room@name@" two.
     parts = queue.broker_name.rstrip("@").split("@")
     return parts[0] if len(parts) == 2 else None
 
@@ -213,7 +213,8 @@ def _named(room: str, what: MessageQueue | str) -> str:
 def on_machines(addresses: Iterable[str], inner: TopicRule = averagely) -> TopicStrategy:
     """Return the strategy that applies another one to the clients at these addresses; others consume nothing.
 
-    So a new version is tried on one machine of many. While none of them is connected, messages wait.
+    With it, a new version can be tried on one machine of many. While none of these is connected, messages
+    wait.
     """
     chosen = frozenset(addresses)
     if not chosen:
@@ -234,16 +235,17 @@ def on_machines(addresses: Iterable[str], inner: TopicRule = averagely) -> Topic
 
 
 def address_of(client_id: str) -> str:
-    """Return the address that a client id begins with (ClientConfig.buildMQClientId)."""
+    """Return the address with which a client id begins (ClientConfig.buildMQClientId)."""
     return client_id.partition("@")[0]
 
 
 def pop_share(
     client_id: str, queues: Queues, client_ids: Sequence[str], share: int, rule: TopicRule
 ) -> list[MessageQueue]:
-    """Return the queues from which a member pops, each once.
+    """Return the queues from which a member pops, without duplicates.
 
-    share: with how many of the next members it shares queues; with all of them, it pops from whole brokers.
+    share: the number of next members with which it shares queues; with all of them, it pops from whole
+    brokers.
     """
     if not 0 < share < len(client_ids) - 1:
         brokers = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
