@@ -173,7 +173,7 @@ class ConsumerFilters:
         if self.get(group, data.topic) is not None:
             self._remove(group, data.topic)
         if not self._has_room(len(data.sub_string)):
-            log.error("a filter is not kept: there are too many of them", group=group, topic=data.topic)
+            log.error("a filter is not kept: there are too many", group=group, topic=data.topic)
             return
         expression_type = data.expression_type or ""
         try:

@@ -146,5 +146,5 @@ def _first(failure: Exception | None, error: Exception) -> Exception:
     """Return the first failure, which is the one to raise."""
     if failure is None:
         return error
-    log.error("another hook failed, too", exc_info=error)
+    log.error("another hook failed as well", exc_info=error)
     return failure

@@ -44,7 +44,7 @@ def decompress_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_BY
             stream = _module("zstandard").ZstdDecompressor().stream_reader(body)
             plain = stream.read(bytes_max + 1)
         else:
-            raise RemoteProtocolError(f"a body compressed in an unknown way, {compression:#x}")
+            raise RemoteProtocolError(f"unknown body compression {compression:#x}")
     except (ConfigError, RemoteProtocolError):
         raise
     except Exception as failed:  # zlib.error, lz4's RuntimeError and ZstdError have no common base class.

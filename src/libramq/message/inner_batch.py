@@ -207,12 +207,12 @@ def _as_stored(
     from libramq.logs import get_logger  # Imported lazily, as in `record`.
 
     get_logger(__name__).error(
-        "a batch is delivered as it is stored: its messages cannot be read",
+        "a batch is delivered as stored: its messages cannot be read",
         topic=head.topic,
         queue_id=head.queue_id,
         offset=head.queue_offset,
         reason=str(error),
     )
     decoded = decode_record(data, start, decompress=False, broker_name=broker_name)
-    assert decoded is not None, "it was looked at before"
+    assert decoded is not None, "its head was decoded before"
     return [decoded[0]]

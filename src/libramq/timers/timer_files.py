@@ -76,7 +76,7 @@ class TimerFiles:
         try:
             queue_offset, again = self._open_at_slave() if store.config.is_copy else self._open(options)
             metrics = self._metrics_file.load_cache(
-                TimerMetricsFile, otherwise="of the timer messages that wait, new ones alone are counted"
+                TimerMetricsFile, otherwise="only new timer messages are counted"
             )
         except BaseException:
             self._log.close()
@@ -111,7 +111,7 @@ class TimerFiles:
         end = store.max_offset(TIMER_TOPIC, 0)
         if max(queue_offset, again.until) > end:
             log.error(
-                "the timers' progress lies beyond their topic; what has no delivered copy is collected again",
+                "the timers' progress lies beyond their topic; messages without a copy are collected again",
                 collected=queue_offset,
                 ends_at=end,
             )
@@ -125,7 +125,7 @@ class TimerFiles:
             log.error("timer messages were removed with the log's old files before their time", count=expired)
         if lost or log_end < checkpoint.log_end:
             log.error(
-                "the timer log is damaged; what waits is collected again from the topic",
+                "the timer log is damaged; waiting messages are collected again from the topic",
                 ends_at=log_end,
                 messages=queue_offset,
             )
@@ -163,7 +163,7 @@ class TimerFiles:
         filesystem, path, slots = self._directory.filesystem, self._directory.wheel, self._directory.slots
         if not is_whole(filesystem, path, slots=slots):
             if filesystem.exists(path):
-                log.error("the timer wheel has not its size; it is made again from the timer log")
+                log.error("the timer wheel has the wrong size; it is rebuilt from the timer log")
             return False
         self._wheel.load(read_wheel(filesystem, path, from_tick=from_tick, slots=slots))
         own = self._found.own
@@ -171,7 +171,7 @@ class TimerFiles:
         if is_right and self._has_ticks_of(precision_ms):
             return True
         # After a kill between the two writes, with a damaged file, or with another timerPrecisionMs.
-        log.warning("the timer wheel does not fit its checkpoint; it is made again from the timer log")
+        log.warning("the timer wheel does not match its checkpoint; it is rebuilt from the timer log")
         self._wheel.load(())
         return False
 

@@ -96,7 +96,7 @@ def slot_ms(
     wait_ms = deliver_ms - int(wall_ms)
     if wait_ms <= 0:
         if p.TIMER_DEL_UNIQKEY in properties:
-            raise _illegal("what it deletes is delivered already")
+            raise _illegal("the message it deletes was already delivered")
         return None
     if not options.enabled:
         raise broker_error(
@@ -407,7 +407,7 @@ class TimerMessages:
         """Collect undelivered messages again: a slot refers to a unit missing in the log."""
         first = self._store.min_offset(TIMER_TOPIC, 0)
         log.error(
-            "the timer log is damaged; what waits is collected again from the topic",
+            "the timer log is damaged; waiting messages are collected again from the topic",
             slot=slot.tick,
             position=slot.broken_at,
             messages=self.queue_offset - first,

@@ -46,7 +46,7 @@ class NameServerList(AddressList):
         elif config.namesrv_addr:
             self._addresses = split_name_servers(config.namesrv_addr)
         if self._url is not None and fetch is None:
-            raise ConfigError(f"namesrvAddr {self._url}: this broker was made without access to pages")
+            raise ConfigError(f"namesrvAddr {self._url}: this broker was created without a page fetcher")
 
     def observe(self, changed: Callable[[], None]) -> None:
         """Call a function after each change, and after the first look."""

@@ -242,8 +242,7 @@ class ReturningMaster:
                 )  # fmt: skip
 
     def _take_half_messages_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
-        """Continue after the half messages that a slave has passed on; a slave of an older version is
-        queried.
+        """Continue after the half messages that a slave has passed on; query a slave of an older version.
 
         The answer must be used now: once the slave copies our log again, it has our older offset.
         """
@@ -273,7 +272,7 @@ class ReturningMaster:
             log.info("a slave has passed on open transactions meanwhile", slave=slave, up_to=offset)
 
     def _take_timers_over(self, slave: str, sent: Again | None) -> Work[None]:
-        """Continue after the timer messages that a slave has sent; a slave of an older version is queried."""
+        """Continue after the timer messages that a slave has sent; query a slave of an older version."""
         if sent is None:
             try:
                 found = decode_timer_checkpoint((yield self._answer(slave, TIMER_CHECKPOINT)))
@@ -303,7 +302,9 @@ class ReturningMaster:
         try:
             yield from self._until_accepted(partial(self._pop.passed_on, passed_on))
         except (LibraError, OSError) as error:
-            log.warning("what a slave has passed on comes again", slave=slave, reason=str(error))
+            log.warning(
+                "messages passed on by a slave will be delivered again", slave=slave, reason=str(error)
+            )
 
     def _has_same(self, slave: str, topic: str, queue_id: int, offset: int) -> Work[bool]:
         """Return whether a slave has the same message at an offset."""
@@ -316,7 +317,7 @@ class ReturningMaster:
             theirs = yield self._answer(slave, record_at(units[0][0], record))
         if theirs != record:
             log.warning(
-                "a slave's log is another one: what it has delivered may be delivered again",
+                "a slave's log has diverged: messages it has delivered may be delivered again",
                 slave=slave, topic=topic,
             )  # fmt: skip
         return theirs == record
@@ -338,7 +339,7 @@ class ReturningMaster:
     def _wait_no_longer(self, _: MonotonicMs) -> None:
         if self._is_asking:
             log.warning(
-                "slaves do not say what they have delivered; it may be delivered again", slaves=self._slaves
+                "slaves have not reported deliveries; messages may be delivered again", slaves=self._slaves
             )
             self._asking.close()
             self._end()

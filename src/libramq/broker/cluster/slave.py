@@ -162,7 +162,7 @@ class Slave:
 
     @property
     def is_copying(self) -> bool:
-        """Return whether the master is back and its log is being copied."""
+        """Return whether the master is available and its log is being copied."""
         return self.client.state is State.COPYING
 
     @property
@@ -284,7 +284,7 @@ class Slave:
         try:
             info: dict[str, str] = yield self._answer(self._master, RUNTIME_INFO)
         except LibraError as error:
-            return f"it is not known where the master's log begins: {error}"
+            return f"the beginning of the master's log is unknown: {error}"
         return (
             yield from compare_logs(
                 self._store,

@@ -7,7 +7,8 @@ them it holds back until its log has caught up, and which commits it returns to 
 
 A thread decodes each table; differences are applied in steps. A table that cannot be copied stays as it is.
 So do all tables while the log is not copied: a master that returned with an empty disk has lost its tables as
-well. Upstream: broker/slave/SlaveSynchronize.java.
+well.
+Upstream: broker/slave/SlaveSynchronize.java.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,7 +203,7 @@ class TableCopies:
         try:
             end = yield answer_to(self._ask, self._master, peer_calls.LOG_END, ANSWER_MS_MAX)
             if end < copied:
-                raise RemoteProtocolError("it ends before its copy")
+                raise RemoteProtocolError("the master's log ends before its copy")
         except LibraError as error:
             self._note(_LOG_END, error)
             self.progress.drop()

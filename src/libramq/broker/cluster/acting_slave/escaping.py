@@ -59,7 +59,7 @@ class EscapingSlave(Protocol):
 
     @property
     def is_copying(self) -> bool:
-        """Return whether the master is back and its log is being copied."""
+        """Return whether the master is available and its log is being copied."""
 
 
 class Escaping:

@@ -144,7 +144,7 @@ class OtherMasters:
         window.awaited.discard(place)
         if isinstance(answer, LibraError):
             say = log.debug if window.refusals.get(place) else log.warning
-            say("a message was not accepted by another master; it is sent again", reason=str(answer))
+            say("another master did not accept a message; it will be sent again", reason=str(answer))
             window.again_ms = self._clock.monotonic_ms() + AGAIN_MS
             if isinstance(answer, BrokerError):
                 window.refusals[place] = window.refusals.get(place, 0) + 1
@@ -181,7 +181,7 @@ class OtherMasters:
             self._ready()
         elif topic not in self._reported and len(self._reported) < ROUTES_MAX:
             self._reported.add(topic)
-            log.warning("messages wait for the master: no other one has their topic", topic=topic)
+            log.warning("messages wait for the master: no other master has their topic", topic=topic)
 
     def _others(self, route: TopicRouteData) -> list[tuple[str, int]]:
         """Return the address and id of each writable queue at other masters."""

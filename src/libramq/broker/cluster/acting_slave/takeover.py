@@ -178,7 +178,7 @@ class ActingSlave:
         if not silent or now_ms - self._since_ms >= PEERS_MS_MAX:
             if silent:
                 log.warning(
-                    "other slaves do not say what they have delivered; it may be delivered again",
+                    "other slaves have not reported their deliveries; messages may be delivered again",
                     slaves=[self._peers[each] for each in sorted(silent)],
                 )
             self._has_begun = True
@@ -227,7 +227,7 @@ class ActingSlave:
         if id_ not in self._reported:
             self._reported.add(id_)
             log.warning(
-                "another slave's log goes further, or is another one: what it delivers may come twice",
+                "another slave's log is longer or has diverged: messages may be delivered twice",
                 slave=address,
             )
         self._has_answered(id_)

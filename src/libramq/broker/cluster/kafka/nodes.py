@@ -331,7 +331,7 @@ class Nodes:
         if isinstance(outcome, Exception):
             # The other brokers have the numbering, and the next poll saves it again.
             self._is_unsaved = True
-            log.warning("the numbers of partitions are not saved", reason=str(outcome))
+            log.warning("partition numbers could not be saved", reason=str(outcome))
         elif self._is_unsaved:
             self._save()
 
