@@ -1,12 +1,12 @@
-"""A classic group, Kafka's older protocol: when a rebalance begins and ends, who leads, when a member is
-fenced or removed, who may commit.
+"""A classic group, Kafka's older protocol: runs its rebalances, chooses the leader, fences and removes
+members, and decides who may commit.
 
-    joins are parked ─► all are there, or the time is up ─► the generation begins; the leader gets all members
-    syncs are parked ─► the leader's brings the assignment ─► everybody gets a share
-                                                            └► or waits for the next rebalance, a moment away
+    joins are parked ─► all have joined, or time is up ─► the generation begins; the leader gets all members
+    syncs are parked ─► the leader's brings the assignment ─► every member gets its share
+                                                            └► or waits for the imminent next rebalance
 
-Every method is a request or the time, changes the state, and returns the answers that are due. Nothing else
-happens: no clock, no randomness. Its caller calls `tick` at `next_due_ms`.
+Each method takes a request or the time, changes the state, and returns the due answers. It has no clock and
+no randomness. The caller calls `tick` at `next_due_ms`.
 
 Upstream: GroupCoordinator.scala, GroupMetadata.scala; now ClassicGroup.java, GroupMetadataManager.java.
 """
@@ -42,7 +42,7 @@ from libramq.groups.classic.values import (
 )
 from libramq.groups.protocol_groups import Refusal
 
-#: Ours: more than the generations that may begin without a share being given out.
+#: Ours: more generations than may begin without a share being sent.
 GENERATIONS_AHEAD: Final = 100
 
 
@@ -52,49 +52,49 @@ class ClassicGroup:
     def __init__(self) -> None:
         self.status = Status.EMPTY
         self.generation = 0
-        #: Rises whenever its members or their shares may have changed.
+        #: Rises whenever the members or their shares may have changed.
         self.version = 0
         self._generations_ahead = 1
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members: dict[str, ClassicMember] = {}
-        #: Ids that were given out and have not returned, with the time until which they may.
+        #: Ids sent to new members that have not rejoined yet, with their deadlines.
         self.pending: dict[str, MonotonicMs] = {}
         self._static: dict[str, str] = {}
         self._join_ends_ms: MonotonicMs | None = None
-        #: Of the first rebalance: it continues while members join, until then. None: of a later one.
+        #: The end of the first rebalance, which continues while members join; None in later ones.
         self._initial_until_ms: MonotonicMs | None = None
         self._has_newcomer = False
-        #: Whether a member has gone since the last rebalance began.
+        #: Whether a member was removed since the last rebalance began.
         self._has_removed = False
         self._sync_ends_ms: MonotonicMs | None = None
         self._to_sync: set[str] = set()
-        #: Members whose shares bring nothing new, while others have to join again; until when they wait.
+        #: Members whose shares bring nothing new, which wait while others rejoin.
         self._waiting: Collection[str] = ()
         self._wait_ends_ms: MonotonicMs | None = None
         self._answers: list[Answer] = []
 
     @property
     def is_unused(self) -> bool:
-        """Return whether nothing would be lost with the group."""
+        """Return whether the group has nothing worth keeping."""
         return not self.members and not self.pending and self.status is Status.EMPTY
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` is due."""
+        """Return the time of the next `tick`."""
         return min(self._times(), default=None)
 
     @property
     def cost_bytes(self) -> int:
-        """Return about how much memory it takes."""
+        """Return the approximate memory that the group takes."""
         return MEMBER_BYTES * (len(self.pending) + len(self.members)) + sum(
             member.content_bytes for member in self.members.values()
         )
 
     @property
     def has_synced(self) -> bool:
-        """Return whether every member has its share, or nobody is left."""
+        """Return whether every member has its share, or no member is left."""
         if self.status is not Status.STABLE:
             return self.status is Status.EMPTY
         return not self._to_sync and all(member.sync_key is None for member in self.members.values())
@@ -107,7 +107,7 @@ class ClassicGroup:
     # Requests.
 
     def join(self, join: JoinGroup, now_ms: MonotonicMs) -> list[Answer]:
-        """A member joins, or joins again."""
+        """Handle a member that joins or rejoins."""
         refusal = self._join_refusal(join)
         if refusal is not None:
             self._answers.append(JoinAnswer(join.key, refusal, join.member_id))
@@ -121,7 +121,7 @@ class ClassicGroup:
         return self._taken()
 
     def sync(self, sync: SyncGroup, now_ms: MonotonicMs) -> list[Answer]:
-        """A member wants its share; the leader's request has everybody's."""
+        """Handle a member's request for its share; the leader's request contains all shares."""
         refusal = self._refusal(Beat(sync.member_id, sync.instance_id, sync.generation))
         if refusal is Refusal.NONE:
             named = ((sync.protocol_type, self.protocol_type), (sync.protocol_name, self.protocol_name))
@@ -135,7 +135,7 @@ class ClassicGroup:
         member = self.members[sync.member_id]
         member.renew(now_ms)
         self._to_sync.discard(member.member_id)
-        self._end_sync(member, Refusal.REBALANCE_IN_PROGRESS)  # It asks again: its first answer was lost.
+        self._end_sync(member, Refusal.REBALANCE_IN_PROGRESS)  # A retry: the first answer was lost.
         member.sync_key, member.may_wait = sync.key, sync.may_wait
         if self.status is Status.STABLE:
             self._answer_syncs(now_ms)
@@ -149,27 +149,27 @@ class ClassicGroup:
         return is_awaited and member_id == self.leader
 
     def beat(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
-        """A member is alive; return the news for it."""
+        """Handle a member's sign of life; return its refusal or the news of a rebalance."""
         if self._refusal(beat) is Refusal.NONE:
             self.members[beat.member_id].renew(now_ms)
         return self.news(beat)
 
     def news(self, beat: Beat) -> Refusal:
-        """Return what a member has to know that was alive some time ago."""
+        """Return the refusal or the news of a rebalance for a member, without renewing its session."""
         refusal = self._refusal(beat)
         if refusal is Refusal.NONE and self.status is Status.PREPARING_REBALANCE:
             return Refusal.REBALANCE_IN_PROGRESS
         return refusal
 
     def dissolve(self) -> list[Hashable]:
-        """Return the parked requests, which nobody will answer: another broker coordinates the group."""
+        """Return the parked requests, which stay unanswered because another broker coordinates the group."""
         keys = [key for each in self.members.values() for key in (each.join_key, each.sync_key)]
         return [key for key in keys if key is not None]
 
     def lost(self, member_id: str, until_ms: MonotonicMs, is_gone: Callable[[Hashable], bool]) -> bool:
-        """Expect a dynamic member, whose connection has ended, back until a time; return whether it is one.
+        """Limit a dynamic member's session after its connection ended; return False for any other member.
 
-        is_gone: whether a parked request came over that connection. A static member has its whole session.
+        is_gone: whether a parked request came over that connection. A static member keeps its whole session.
         """
         member = self.members.get(member_id)
         if member is None or member.instance_id is not None:
@@ -183,15 +183,16 @@ class ClassicGroup:
         return True
 
     def returned(self, member_id: str, now_ms: MonotonicMs) -> None:
-        """Note that the client of a lost member is back; the member has a session again."""
+        """Renew the session of a lost member whose client is back."""
         member = self.members.get(member_id)
         if member is not None:
             member.renew(now_ms)
 
     def may_commit(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
-        """Return whether offsets may be committed: by a member of this generation, or without any.
+        """Return the refusal of a commit, which needs a member of this generation or an empty group.
 
-        Without members a commit may name one: librdkafka's consumers have an id though they never join.
+        A commit to an empty group may name a member: librdkafka's consumers have an id even if they never
+        join.
         """
         if beat.generation < 0 and not self.members:
             return Refusal.NONE
@@ -203,20 +204,20 @@ class ClassicGroup:
         return refusal
 
     def leave(self, leaving: Sequence[Leaving], now_ms: MonotonicMs) -> tuple[list[Refusal], list[Answer]]:
-        """Members leave; return what becomes of each, and the answers to others."""
+        """Handle leaving members; return the refusal of each, and the answers to others."""
         refusals = [self._leave(each) for each in leaving]
         self._members_left(now_ms)
         return refusals, self._taken()
 
     def extend(self, late_ms: int, now_ms: MonotonicMs) -> None:
-        """Blame nobody for a time in which this process stood still: sessions begin again.
+        """Restart the sessions after this process stalled, for which members are not to blame.
 
-        late_ms: how late `tick` is. The process may have stood still for longer.
+        late_ms: the delay of `tick`. The process may have been stalled for longer.
         """
         for member_id, until_ms in self.pending.items():
             self.pending[member_id] = until_ms + late_ms
         for member in self.members.values():
-            if member.is_lost:  # Its client's return may be unread, too.
+            if member.is_lost:  # Its client's return may still be unread.
                 member.expires_ms = max(member.expires_ms, now_ms + min(late_ms, member.session_ms))
             elif member.expires_ms < now_ms + member.session_ms:
                 member.renew(now_ms)
@@ -225,7 +226,7 @@ class ClassicGroup:
             setattr(self, name, until_ms + late_ms if until_ms is not None else None)
 
     def tick(self, now_ms: MonotonicMs) -> list[Answer]:
-        """Do what is due: sessions, ids that did not return, the ends of the phases of a rebalance."""
+        """Handle expired sessions and unused ids, and the ends of rebalance phases."""
         self.pending = {member_id: until for member_id, until in self.pending.items() if until > now_ms}
         for member in list(self.members.values()):
             if member.due_ms is not None and member.due_ms <= now_ms:
@@ -235,7 +236,7 @@ class ClassicGroup:
                 self._remove(self.members[member_id])
             self._sync_ends_ms = None
         if self._wait_ends_ms is not None and now_ms >= self._wait_ends_ms:
-            self._waiting, self._wait_ends_ms = (), None  # The others have not joined again in time.
+            self._waiting, self._wait_ends_ms = (), None  # The others did not rejoin in time.
             self._answer_syncs(now_ms)
         self._members_left(now_ms)
         if self._join_ends_ms is not None and now_ms >= self._join_ends_ms:
@@ -250,9 +251,9 @@ class ClassicGroup:
         leader: str | None,
         members: Iterable[ClassicMember],
     ) -> None:
-        """Continue with members that have their shares, as their former coordinator had them.
+        """Continue with the members and shares of the former coordinator.
 
-        That one may have begun further generations, whose shares nobody has got: the next one is later.
+        It may have begun further generations without sending shares, so the next generation skips ahead.
         """
         self.status = Status.STABLE
         self.generation, self._generations_ahead = generation, GENERATIONS_AHEAD
@@ -281,7 +282,7 @@ class ClassicGroup:
         return None
 
     def _is_consistent(self, join: JoinGroup) -> bool:
-        """Return whether a member knows a strategy that all others know."""
+        """Return whether a member supports a strategy that all others support."""
         replaced = self._static.get(join.instance_id) if join.instance_id is not None else None
         same = (join.member_id, replaced)
         others = [member for member_id, member in self.members.items() if member_id not in same]
@@ -310,7 +311,7 @@ class ClassicGroup:
     def _rejoin(self, member: ClassicMember, join: JoinGroup, now_ms: MonotonicMs) -> None:
         is_leader = member.member_id == self.leader
         is_same = member.knows(join)
-        self._end_join(member, Refusal.REBALANCE_IN_PROGRESS)  # It asks again: its first answer was lost.
+        self._end_join(member, Refusal.REBALANCE_IN_PROGRESS)  # A retry: the first answer was lost.
         is_settled = self.status is Status.COMPLETING_REBALANCE or (
             self.status is Status.STABLE and not is_leader
         )
@@ -322,7 +323,7 @@ class ClassicGroup:
             self._rebalance(now_ms)
 
     def _replace(self, old: ClassicMember, join: JoinGroup, now_ms: MonotonicMs) -> None:
-        """A static member is back under a new id: what the old id waits for is fenced (KIP-345)."""
+        """Replace a returned static member's id; parked requests of the old id are fenced (KIP-345)."""
         self._end_join(old, Refusal.FENCED_INSTANCE)
         self._end_sync(old, Refusal.FENCED_INSTANCE)
         del self.members[old.member_id]
@@ -343,7 +344,7 @@ class ClassicGroup:
         answer = self._joined(member)
         if was_leader and join.may_skip:
             answer = answer._replace(skip_assignment=True)
-        elif was_leader:  # It would assign again; as a follower it takes its share.
+        elif was_leader:  # As a leader it would reassign; as a follower it takes its share.
             answer = answer._replace(leader=old.member_id, members=())
         self._answers.append(answer)
 
@@ -372,7 +373,7 @@ class ClassicGroup:
     # The phases of a rebalance.
 
     def _rebalance(self, now_ms: MonotonicMs) -> None:
-        """Begin to collect members, unless that is under way; end it if all are there."""
+        """Begin to collect members, if not already doing so; end the phase if all have joined."""
         if self.status is not Status.PREPARING_REBALANCE:
             for member in self.members.values():
                 self._end_sync(member, Refusal.REBALANCE_IN_PROGRESS)
@@ -404,7 +405,7 @@ class ClassicGroup:
             if member.instance_id is None:
                 self._remove(member)
         if self.members and all(member.join_key is None for member in self.members.values()):
-            # Only static members, none of them here.
+            # Only static members are left, none of them connected.
             self._join_ends_ms = now_ms + self._rebalance_timeout_ms()
             return
         self._complete_join(now_ms)
@@ -441,7 +442,7 @@ class ClassicGroup:
         self._answer_syncs(now_ms)
 
     def _answer_syncs(self, now_ms: MonotonicMs) -> None:
-        """Give members that ask their shares, except for those that wait; their sessions begin again."""
+        """Answer parked syncs with the shares, except for waiting members; renew the members' sessions."""
         for member in self.members.values():
             waits = member.may_wait and member.member_id in self._waiting
             if member.sync_key is not None and not waits:
@@ -466,7 +467,7 @@ class ClassicGroup:
         self.version += 1
 
     def _members_left(self, now_ms: MonotonicMs) -> None:
-        """Rebalance if members were removed; one that is under way may be complete without them."""
+        """Rebalance if members were removed; a rebalance under way may now be complete."""
         is_preparing = self.status is Status.PREPARING_REBALANCE
         if self._has_removed or is_preparing:
             self._has_removed = False
@@ -474,7 +475,7 @@ class ClassicGroup:
                 self._rebalance(now_ms)
 
     def _joined(self, member: ClassicMember) -> JoinAnswer:
-        """Return the answer to a member's join, which is not parked any more."""
+        """Return the answer to a member's join, and unpark the join."""
         key, member.join_key = member.join_key, None
         assert key is not None, "a join is answered once"
         members: Sequence[JoinedMember] = ()

@@ -1,8 +1,8 @@
-"""The saved state of a classic group: what its next coordinator gets of it, and how long members have to
-return to that.
+"""The saved state of a classic group, which its next coordinator receives, and the time in which members must
+return there.
 
-Only a stable group has it. While members join or the leader assigns, they know that a rebalance is under way,
-and begin it anew at another coordinator.
+Only a stable group has one. During a rebalance the members know about it, and restart it at the new
+coordinator.
 """
 
 from collections.abc import Iterator
@@ -14,19 +14,19 @@ from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import SESSION_MS_MAX, SESSION_MS_MIN, ClassicMember, Status
 from libramq.groups.classic.values import JoinGroup, Protocol
 
-#: Ours: how long members are expected at least. A heartbeat's interval is a third of the session in most
+#: Ours: members have at least this long to return. The heartbeat interval is a third of the session in most
 #: clients, and Kafka advises no more.
 RETURN_MS: Final = 15_000
 
 
-#: Ours: half of what the protocol can carry; later generations are further on.
+#: Ours: half of the protocol's range, which leaves room for later generations.
 GENERATION_MAX: Final = 1 << 30
-#: Ours: a member's id is a name (NAME_CHARACTERS_MAX) and 33 more.
+#: Ours: a member's id is a name (NAME_CHARACTERS_MAX) and 33 more characters.
 MEMBER_ID_CHARACTERS_MAX: Final = 300
 
 
 class SavedProtocol(Document, frozen=True, kw_only=True):
-    """A strategy that a member knows."""
+    """A strategy that a member supports."""
 
     name: str
     metadata: bytes
@@ -46,7 +46,7 @@ class SavedClassicMember(Document, frozen=True, kw_only=True):
 
 
 class SavedClassicGroup(Document, frozen=True, kw_only=True):
-    """A group. members: by their ids, in the order in which they joined."""
+    """A group. members: by id, in joining order."""
 
     generation: int
     members: dict[str, SavedClassicMember]
@@ -56,7 +56,7 @@ class SavedClassicGroup(Document, frozen=True, kw_only=True):
 
 
 def saved(group: ClassicGroup) -> SavedClassicGroup | None:
-    """Return a group's state; None if it has no members, or a rebalance is under way."""
+    """Return a group's state; None if it has no members or a rebalance is under way."""
     if group.status is not Status.STABLE or not group.members:
         return None
     return SavedClassicGroup(
@@ -69,7 +69,7 @@ def saved(group: ClassicGroup) -> SavedClassicGroup | None:
 
 
 def is_sound(state: SavedClassicGroup) -> bool:
-    """Return whether a group can continue from a state that another process has sent."""
+    """Return whether a state sent by another process is valid."""
     members = state.members.values()
     instances = [each.instance_id for each in members if each.instance_id is not None]
     names = [*state.members, *instances]
@@ -85,7 +85,7 @@ def is_sound(state: SavedClassicGroup) -> bool:
 
 
 def restored(state: SavedClassicGroup, now_ms: MonotonicMs) -> ClassicGroup:
-    """Return a group as it continues at another coordinator: its members are expected there."""
+    """Return a group that continues at this coordinator and expects its members to return."""
     group = ClassicGroup()
     group.restore(
         state.generation, state.protocol_type, state.protocol_name, state.leader, _members(state, now_ms)

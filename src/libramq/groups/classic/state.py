@@ -1,5 +1,5 @@
-"""The state of a classic group: its statuses and members, whether a request is of the present generation, and
-the chosen strategy; bounds of sessions and of the delays of its rebalances.
+"""The state of a classic group: statuses, members, the check of a request's generation, the vote on a
+strategy, and the limits of sessions and rebalance delays.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -15,8 +15,8 @@ class Status(Enum):
     """The status of a group."""
 
     EMPTY = auto()
-    PREPARING_REBALANCE = auto()  # Members are awaited: joins are parked.
-    COMPLETING_REBALANCE = auto()  # The leader's assignment is awaited: syncs are parked.
+    PREPARING_REBALANCE = auto()  # Waiting for members; joins are parked.
+    COMPLETING_REBALANCE = auto()  # Waiting for the leader's assignment; syncs are parked.
     STABLE = auto()
 
 
@@ -27,21 +27,22 @@ NEXT: Final[Mapping[Status, frozenset[Status]]] = {
     Status.STABLE: frozenset({Status.PREPARING_REBALANCE}),
 }
 
-#: Ours; group.min.session.timeout.ms is 6 s. As the shortest session of a coordinated group.
+#: Ours: as in coordinated groups; group.min.session.timeout.ms is 6 s.
 SESSION_MS_MIN: Final = 1_000
 #: group.max.session.timeout.ms.
 SESSION_MS_MAX: Final = 1_800_000
-#: Ours: group.initial.rebalance.delay.ms is 3 s; members that are started together arrive within less.
+#: Ours: members started together arrive within less time; group.initial.rebalance.delay.ms is 3 s.
 INITIAL_DELAY_MS: Final = 200
-#: Ours: heartbeat.interval.ms, by which a member that waits for the next rebalance would hear of it.
+#: Ours: heartbeat.interval.ms, the time within which a heartbeat would announce the next rebalance to a
+#: member.
 NEXT_REBALANCE_MS: Final = 3_000
-#: NEW_MEMBER_JOIN_TIMEOUT_MS of GroupCoordinator: a member without an answer yet sends no heartbeats.
+#: NEW_MEMBER_JOIN_TIMEOUT_MS of GroupCoordinator: a member sends no heartbeats before its first answer.
 NEW_MEMBER_MS: Final = 300_000
-#: Ours; group.max.size is unbounded. Each join of the leader is answered with all of them.
+#: Ours: group.max.size is unbounded. Each answer to a leader's join lists all members.
 MEMBERS_MAX: Final = 1_000
-#: Ours: a member without what it says about itself.
+#: Ours: the memory of a member, not counting its metadata.
 MEMBER_BYTES: Final = 1_000
-#: Ours: max.poll.interval.ms may be days, and a rebalance waits as long for a member that does not come.
+#: Ours: max.poll.interval.ms may be days, and a rebalance would wait that long for an absent member.
 REBALANCE_MS_MAX: Final = 3_600_000
 
 
@@ -72,7 +73,7 @@ class ClassicMember:
         self.instance_id = join.instance_id
         self.assignment = b""
         self.is_new = True
-        #: Whether its connection has ended, and it was not heard since.
+        #: Whether its connection has ended without a sign of life since.
         self.is_lost = False
         self.sync_key: Hashable | None = None
         #: Whether its sync may be answered with the next rebalance.
@@ -81,7 +82,7 @@ class ClassicMember:
         self.take(join)
 
     def take(self, join: JoinGroup) -> None:
-        """Take over what a join says; its request is parked."""
+        """Take over the values of a join, whose request is parked."""
         self.client_id = join.client_id
         self.client_host = join.client_host
         self.session_ms = join.session_ms
@@ -92,7 +93,7 @@ class ClassicMember:
         self.join_key: Hashable | None = join.key
 
     def knows(self, join: JoinGroup) -> bool:
-        """Return whether a join says what an earlier one did."""
+        """Return whether a join names the same strategies and subscriptions as the last one."""
         return tuple(self.protocols) == tuple(join.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -101,23 +102,23 @@ class ClassicMember:
 
     @property
     def name(self) -> str:
-        """Return its name in the group's history, which a static member keeps when it is back."""
+        """Return the member's name in the group's history, which a static member keeps when it returns."""
         return self.instance_id or self.member_id
 
     @property
     def heard_ms(self) -> MonotonicMs:
-        """Return its last sign of life."""
+        """Return the time of the member's last sign of life."""
         return self.expires_ms - self.session_ms
 
     @property
     def due_ms(self) -> MonotonicMs | None:
-        """Return when its session is over; None while it waits for an answer, unless it never had one."""
+        """Return when the session ends; None while the member waits for an answer, unless for its first."""
         waits = self.join_key is not None or self.sync_key is not None
         return None if waits and not self.is_new else self.expires_ms
 
     @property
     def content_bytes(self) -> int:
-        """Return the size of what it says, and of its share."""
+        """Return the size of the member's strategies, metadata and share."""
         return len(self.assignment) + self._protocols_bytes
 
     def renew(self, now_ms: MonotonicMs) -> None:
@@ -127,12 +128,12 @@ class ClassicMember:
 
 
 def common_names(members: Collection[ClassicMember]) -> set[str]:
-    """Return the strategies that all members know."""
+    """Return the strategies that all members support."""
     return set.intersection(*({each.name for each in member.protocols} for member in members))
 
 
 def fits(join: JoinGroup, others: Collection[ClassicMember]) -> bool:
-    """Return whether a join names a strategy that all others know."""
+    """Return whether a join names a strategy that all others support."""
     common = common_names(others)
     return any(each.name in common for each in join.protocols)
 
@@ -140,7 +141,10 @@ def fits(join: JoinGroup, others: Collection[ClassicMember]) -> bool:
 def refusal_of(
     beat: Beat, members: Mapping[str, ClassicMember], static: Mapping[str, str], generation: int
 ) -> Refusal:
-    """Return whether a request is of a member in this generation. static: member ids by instance id."""
+    """Return the refusal of a request that is not from a member of this generation; otherwise NONE.
+
+    static: member ids by instance id.
+    """
     known = static.get(beat.instance_id) if beat.instance_id is not None else None
     if known is not None and known != beat.member_id:
         return Refusal.FENCED_INSTANCE
@@ -150,7 +154,7 @@ def refusal_of(
 
 
 def voted(members: Collection[ClassicMember]) -> str:
-    """Return the strategy with most votes: each member votes for its first among those that all know."""
+    """Return the strategy with most votes: each member votes for its first one that all support."""
     common = common_names(members)
     votes: dict[str, int] = {}
     for member in members:

@@ -1,6 +1,4 @@
-"""The values of a classic group: its members' requests and the answers; `key` names the request that an
-answer is for.
-"""
+"""The values of a classic group: its members' requests and the answers, matched by `key`."""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
@@ -9,16 +7,16 @@ from libramq.groups.protocol_groups import Refusal
 
 
 class Protocol(NamedTuple):
-    """A strategy that a member knows, and its subscription as the strategy wants it."""
+    """A strategy that a member supports, with its subscription in that strategy's format."""
 
     name: str
     metadata: bytes
 
 
 class JoinGroup(NamedTuple):
-    """A member joins or rejoins. fresh_id: the id for a member that has none yet.
+    """A member joins or rejoins. fresh_id: the id for a member without one.
 
-    must_come_back: a member without id gets one, and joins when it returns with it. may_skip: it
+    must_come_back: a member without an id is sent one and must rejoin with it (KIP-394). may_skip: the member
     understands that a leader need not assign.
     """
 
@@ -37,10 +35,10 @@ class JoinGroup(NamedTuple):
 
 
 class SyncGroup(NamedTuple):
-    """A member wants its share. protocol_type, protocol_name: None where it does not name them.
+    """A member requests its share. protocol_type, protocol_name: None if the request lacks them.
 
-    waiting: of the leader's, members whose shares bring nothing new, while others give up theirs and join
-    again at once. They are answered with that rebalance, those whose own syncs say that they may wait.
+    waiting: from the leader: members whose shares bring nothing new, while others give up queues and rejoin
+    at once. They are answered with that rebalance if their own syncs allow a wait (may_wait).
     """
 
     key: Hashable
@@ -55,7 +53,7 @@ class SyncGroup(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A member's sign of life. generation -1: of a commit by nobody's membership."""
+    """A member's sign of life. generation -1: a commit without membership."""
 
     member_id: str
     instance_id: str | None
@@ -63,7 +61,7 @@ class Beat(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """A member that leaves: by its id, or a static one by its instance's."""
+    """A leaving member: its id or, if static, its instance id."""
 
     member_id: str
     instance_id: str | None = None
@@ -78,7 +76,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinAnswer(NamedTuple):
-    """The answer to a join. members: of the leader's answer only."""
+    """The answer to a join. members: only in the leader's answer."""
 
     key: Hashable
     refusal: Refusal

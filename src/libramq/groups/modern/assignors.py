@@ -1,11 +1,10 @@
-"""The assignors of KIP-848's groups: what the coordinator assigns to all members (uniform, range), and which
-assignor is chosen.
+"""The assignors of KIP-848's groups (uniform, range), and the members' vote on the assignor.
 
     uniform    loads as even as subscriptions allow, with the fewest moves
-    range      topic by topic, one run of neighbouring partitions for each member
+    range      topic by topic, one run of consecutive partitions for each member
 
-Upstream: UniformAssignor.java, RangeAssignor.java of the group coordinator. Racks are ignored: a partition is
-at one broker.
+Upstream: UniformAssignor.java, RangeAssignor.java of the group coordinator. Racks are ignored, because a
+partition is at one broker.
 """
 
 from collections import Counter
@@ -41,9 +40,9 @@ class Subscriber(NamedTuple):
 
 
 class AssignorWork(NamedTuple):
-    """An assignment to be made, of a group as it was: any thread may make it.
+    """The input of an assignment, a snapshot of a group; any thread may compute it.
 
-    counts: how many partitions topics have; before: the last target, by member id.
+    counts: the number of partitions by topic; before: the last target, by member id.
     """
 
     assignor: str
@@ -59,17 +58,17 @@ class AssignorWork(NamedTuple):
         counts: Mapping[str, int],
         before: Mapping[str, Partitions],
     ) -> "AssignorWork":
-        """Return the assignment to be made for these members."""
+        """Return the input of an assignment for these members."""
         seen = [Subscriber(each.member_id, each.instance_id, each.topics) for each in members]
         return cls(name, seen, dict(counts), dict(before))
 
     @property
     def is_large(self) -> bool:
-        """Return whether it takes more than some milliseconds."""
+        """Return whether the computation takes more than some milliseconds."""
         return is_large((each.topics for each in self.members), sum(self.counts.values()))
 
     def made(self) -> dict[str, Partitions]:
-        """Return what each member shall have, by member id."""
+        """Compute the target of each member, by member id."""
         takers = [
             Member(
                 client_id=member.member_id,

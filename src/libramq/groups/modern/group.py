@@ -1,13 +1,13 @@
-"""A modern group (KIP-848): when a rebalance begins, when a member is fenced or its session ends, who may
-commit, and how each heartbeat is answered.
+"""A modern group (KIP-848): starts rebalances, fences members and ends sessions, decides who may commit, and
+answers heartbeats.
 
     join, leave, end of a session, other topics or partitions ─► the group's epoch rises
-    a moment later ─► the assignor makes the target of that epoch
-    heartbeat ─► the member's next step towards its target: revoke first, then get what is free
+    a moment later ─► the assignor computes the target of that epoch
+    heartbeat ─► the member's next step towards its target: revoke first, then get free partitions
 
-Every method is a request or the time, and changes the state. Nothing else happens: no clock, no randomness.
-Its caller sends `answer` to members for which `has_news`, and calls `tick` at `next_due_ms`. A large
-assignment is made elsewhere: `take_work` returns it, and `assigned` takes the result.
+Each method takes a request or the time, and changes the state. It has no clock and no randomness. The caller
+sends `answer` to members with `has_news`, and calls `tick` at `next_due_ms`. The caller also computes large
+assignments: `take_work` returns the input, and `assigned` takes the result.
 
 Upstream: ModernGroup.java, ConsumerGroup.java, GroupMetadataManager.java.
 """
@@ -32,29 +32,30 @@ from libramq.groups.modern.values import (
 from libramq.groups.protocol_groups import Refusal
 from libramq.groups.rebalance_event import Reason
 
-#: Ours: how long members are expected back after a restart: half as long again as librdkafka waits at most
-#: before it connects again (reconnect.backoff.max.ms).
+#: Ours: the time in which members must return after a restart: one and a half times librdkafka's longest wait
+#: before it reconnects (reconnect.backoff.max.ms).
 RETURN_MS: Final = 15_000
-#: Ours: more than the epochs in the half second before a power cut whose records may be lost.
+#: Ours: more epochs than can begin in the half second before a power cut, whose records may be lost.
 EPOCHS_AHEAD: Final = 100
-#: Ours: members that come at once get one assignment, as in a coordinated group.
+#: Ours: members that join together get one assignment, as in a coordinated group.
 COLLECT_MS: Final = 20
-#: Ours: a group's first members, as in a classic group: what one gets at once it would have to give up again.
+#: Ours: the wait for a group's first members, as in a classic group: the first would have to give up most of
+#: an immediate assignment.
 INITIAL_DELAY_MS: Final = 200
 #: Ours; group.consumer.max.size is unbounded.
 MEMBERS_MAX: Final = 1_000
-#: Ours: the memory of a member, and of a partition and a topic's name with it.
+#: Ours: the memory of a member.
 MEMBER_BYTES: Final = 1_500
+#: Ours: the memory of a partition and its topic's name.
 PARTITION_BYTES: Final = 300
 
 
 class ModernGroup:
-    """One group: the members by their ids, the target of each, and their steps towards it.
+    """One group: the members by id, the target of each, and their steps towards it.
 
-    A partition is taken from a member only after that has given it up; until then nobody else gets it.
-    epoch: rises with every cause of a rebalance; target_epoch: the one that was assigned last. touched: the
-    members whose state has changed since it was recorded. changes: the causes of rebalances since they were
-    taken.
+    No other member gets a partition before its owner has given it up. epoch: rises with every cause of a
+    rebalance; target_epoch: the last assigned epoch. touched: members whose state has changed since it was
+    recorded. changes: the causes of rebalances since the caller last took them.
     """
 
     def __init__(self) -> None:
@@ -63,18 +64,18 @@ class ModernGroup:
         self.members: dict[str, ModernMember] = {}
         self.target: dict[str, Partitions] = {}
         self.touched: set[str] = set()
-        #: Rises whenever some member may have news.
+        #: Rises whenever a member may have news.
         self.version = 0
         self._owners: dict[Partition, str] = {}
-        #: No later than the next time at which something is due: beats only put that off.
+        #: At or before the next due time; heartbeats only postpone it.
         self._due_ms: MonotonicMs | None = None
         self.assignor = UNIFORM
         self.changes: list[Change] = []
-        #: The topics that fit the patterns of members.
+        #: The topics that match each pattern of a member.
         self.fitting: dict[str, frozenset[str]] = {}
         self._topics = SubscribedTopics()
         self._assign_at_ms: MonotonicMs | None = None
-        #: The assignment that is being made, whether `take_work` has returned it, and its epoch.
+        #: The assignment being computed.
         self._work: AssignorWork | None = None
         self._is_taken = False
         self._work_epoch = 0
@@ -82,23 +83,23 @@ class ModernGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Return whether nothing would be lost with the group."""
+        """Return whether the group has nothing worth keeping."""
         return not self.members
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` is due."""
+        """Return the time of the next `tick`."""
         return self._due_ms
 
     @property
     def cost_bytes(self) -> int:
-        """Return about how much memory it takes."""
+        """Return the approximate memory that the group takes."""
         partitions = len(self._owners) + self._topics.count
         return MEMBER_BYTES * len(self.members) + self._topics.name_bytes + PARTITION_BYTES * partitions
 
     @property
     def state(self) -> str:
-        """Return the name of its state (ConsumerGroupState)."""
+        """Return the name of the group's state (ConsumerGroupState)."""
         if not self.members:
             return "Empty"
         if self.epoch != self.target_epoch:
@@ -116,18 +117,18 @@ class ModernGroup:
 
     @property
     def topics(self) -> KeysView[str]:
-        """Return what its members subscribe to."""
+        """Return the topics that members subscribe to."""
         return self._topics.names
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return how many partitions of each topic are assigned."""
+        """Return the number of assigned partitions of each topic."""
         return self._topics.counts
 
     # Requests.
 
     def beat(self, beat: Heartbeat, count_of: CountOf, now_ms: MonotonicMs) -> Refusal:
-        """A member joins, is alive, or has revoked something."""
+        """Handle the heartbeat of a member that joins, is alive or has given up partitions."""
         refusal = self._refusal(beat)
         topics = beat.topics
         if refusal is Refusal.NONE and topics is not None and self._topics.are_too_many(topics, count_of):
@@ -164,14 +165,14 @@ class ModernGroup:
         if member is None:
             return True
         if member.epoch == JOINS and (self._assign_at_ms is not None or self._work is not None):
-            return False  # Its assignment is made in a moment.
+            return False  # The next assignment is imminent.
         step = self._next(member)
         if member.epoch == JOINS and not step.assigned and self.target[member_id]:
             return False  # Others give up partitions for it.
         return step.epoch != member.epoch or step.assigned != member.sent
 
     def is_moving(self, member_id: str) -> bool:
-        """Return whether a member that was answered has yet to give up partitions, or to get some."""
+        """Return whether an answered member still has to give up partitions or to get some."""
         member = self.members[member_id]
         is_waiting = member.epoch == self.target_epoch and member.assigned != self.target[member_id]
         return bool(member.revoking) or is_waiting
@@ -190,7 +191,7 @@ class ModernGroup:
         return HeartbeatAnswer(member_id, member.epoch, None if is_sent else member.assigned)
 
     def leave(self, beat: Heartbeat, now_ms: MonotonicMs) -> Refusal:
-        """A member leaves; a static one only for a while, if it says so: its partitions stay its own."""
+        """Handle a leaving member; a static one that leaves for a while keeps its partitions."""
         refusal = self._refusal(beat)
         if refusal is not Refusal.NONE:
             return refusal
@@ -202,7 +203,7 @@ class ModernGroup:
         return Refusal.NONE
 
     def remove(self, member_id: str, instance_id: str | None, now_ms: MonotonicMs) -> Refusal:
-        """An operator removes a member, by its id or its instance's."""
+        """Remove a member at an operator's request, by its id or instance id."""
         if instance_id is not None:
             known = self._static.get(instance_id)
             if known is not None and member_id and member_id != known:
@@ -215,17 +216,18 @@ class ModernGroup:
         return Refusal.NONE
 
     def dissolve(self) -> None:
-        """Drop all members: another broker coordinates the group now."""
+        """Drop all members, because another broker coordinates the group now."""
         for member in list(self.members.values()):
             self._drop(member)
         self.target.clear()
         self.version += 1
 
     def may_use_offsets(self, member_id: str, epoch: int) -> Refusal:
-        """Return whether offsets may be committed or fetched: by a member in its epoch, or without any.
+        """Return the refusal of a commit or fetch of offsets: it needs a member's epoch or an empty group.
 
-        A commit may cross the answer with its new epoch; what it lost, it gave up before that. Consumers that
-        choose their partitions have no epoch, but an id of librdkafka's.
+        The previous epoch counts as well: a commit may cross the answer with the new epoch, and a member
+        gives up partitions before it loses them. Consumers that choose their own partitions have no epoch,
+        but with librdkafka they have an id.
         """
         if epoch < 0 and not self.members:
             return Refusal.NONE
@@ -235,9 +237,9 @@ class ModernGroup:
         return Refusal.NONE if epoch in (member.epoch, member.previous_epoch) else Refusal.STALE_EPOCH
 
     def lost(self, member_id: str, until_ms: MonotonicMs) -> bool:
-        """Expect a member, whose connection has ended, back until a time; return whether it is expected.
+        """Limit a member's session after its connection ended; return whether the limit applies.
 
-        A static one has its whole session; until it is back another one may take its place.
+        A static member keeps its whole session, but until it returns another client may take its place.
         """
         member = self.members.get(member_id)
         if member is None or member.epoch == LEAVES_FOR_A_WHILE:
@@ -250,7 +252,7 @@ class ModernGroup:
         return True
 
     def returned(self, member_id: str, now_ms: MonotonicMs) -> None:
-        """Note that the client of a lost member is back; the member has a session again."""
+        """Renew the session of a lost member whose client is back."""
         member = self.members.get(member_id)
         if member is not None:
             member.renew(now_ms)
@@ -262,7 +264,7 @@ class ModernGroup:
         return any(member.pattern == pattern for member in self.members.values())
 
     def fit(self, pattern: str, topics: frozenset[str], count_of: CountOf, now_ms: MonotonicMs) -> None:
-        """Note which topics fit a pattern now: its members read them."""
+        """Set the topics that match a pattern, which its members read from now on."""
         used = {member.pattern for member in self.members.values()}
         self.fitting = {each: fitting for each, fitting in self.fitting.items() if each in used}
         self.fitting[pattern] = topics
@@ -289,9 +291,9 @@ class ModernGroup:
         members: Iterable[tuple[ModernMember, Partitions]],
         now_ms: MonotonicMs,
     ) -> None:
-        """Continue with members, and what each shall have, as they were recorded before a restart.
+        """Continue with the members and targets recorded before a restart.
 
-        They are expected back. What a crash left half recorded is assigned again.
+        The members are expected back. Partitions that a crash left half recorded are reassigned.
         """
         self.assignor = assignor
         self._topics.restore(counts)
@@ -302,7 +304,7 @@ class ModernGroup:
             self.target[member.member_id] = target
             is_static = member.instance_id is not None
             member.expires_ms = now_ms + (SESSION_MS if is_static else RETURN_MS)
-            member.is_lost = is_static  # Another one may take its place.
+            member.is_lost = is_static  # Another client may take its place.
             member.is_awaited = True
             if member.revoking:
                 member.revoke_by_ms = now_ms + member.rebalance_ms
@@ -313,9 +315,9 @@ class ModernGroup:
             self._assign(now_ms)
 
     def extend(self, late_ms: int, now_ms: MonotonicMs) -> None:
-        """Blame nobody for a time in which this process stood still; late_ms: how late `tick` is."""
+        """Extend the sessions after this process stalled; late_ms: the delay of `tick`."""
         for member in self.members.values():
-            if member.is_lost and member.instance_id is None:  # Its client's return may be unread, too.
+            if member.is_lost and member.instance_id is None:  # Its client's return may still be unread.
                 member.expires_ms = max(member.expires_ms, now_ms + late_ms)
             elif member.epoch != LEAVES_FOR_A_WHILE:
                 member.renew(now_ms)
@@ -323,7 +325,7 @@ class ModernGroup:
                 member.revoke_by_ms += late_ms
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Do what is due: sessions, revocations that take too long, the assignment."""
+        """Handle expired sessions, overdue revocations and a due assignment."""
         for member in list(self.members.values()):
             if member.expires_ms <= now_ms:
                 is_closed = member.is_lost and member.instance_id is None
@@ -352,7 +354,7 @@ class ModernGroup:
         if beat.epoch < 0:
             return Refusal.NONE
         if member.is_awaited and not (beat.owned or NO_PARTITIONS) <= member.holds:
-            return Refusal.FENCED_EPOCH  # From another coordinator, whose epochs may be the same numbers.
+            return Refusal.FENCED_EPOCH  # Its epoch is from another coordinator and may be equal by chance.
         if beat.epoch == member.epoch:
             return Refusal.NONE
         # The answer with its new epoch may have been lost.
@@ -363,17 +365,17 @@ class ModernGroup:
     def _join_refusal(self, beat: Heartbeat, known: str | None) -> Refusal:
         if known is not None and known != beat.member_id:
             member = self.members[known]
-            # Kafka makes the second one wait for the session of a member that was killed.
+            # Kafka makes the new client wait for a killed member's session to end.
             is_released = member.epoch == LEAVES_FOR_A_WHILE or member.is_lost
             return Refusal.NONE if is_released else Refusal.UNRELEASED_INSTANCE
         is_more = beat.member_id not in self.members and len(self.members) >= MEMBERS_MAX
         return Refusal.GROUP_FULL if is_more else Refusal.NONE
 
     def _joined(self, beat: Heartbeat) -> ModernMember:
-        """Return a member that joins: a new one, or one that begins again without partitions."""
+        """Return a joining member: a new one, or one that starts over without partitions."""
         known = self._static.get(beat.instance_id) if beat.instance_id is not None else None
         member = ModernMember(beat.member_id, beat.instance_id)
-        # A static one is back, under a new id perhaps, or the answer to a join was lost.
+        # A static member is back, perhaps under a new id, or the answer to a join was lost.
         ids = dict.fromkeys((beat.member_id, known))
         for old in [self.members[each] for each in ids if each is not None and each in self.members]:
             target = self.target.pop(old.member_id)
@@ -421,7 +423,7 @@ class ModernGroup:
 
     def _assign(self, now_ms: MonotonicMs) -> None:
         if self._work is not None:
-            return  # It is begun again when that is done.
+            return  # Restarted when that is done.
         self._assign_at_ms = None
         self.assignor = voted(self.members.values())
         work = AssignorWork.of(self.assignor, self.members.values(), self._topics.counts, self.target)
@@ -433,12 +435,12 @@ class ModernGroup:
             self.assigned(work, work.made(), now_ms)
 
     def take_work(self) -> AssignorWork | None:
-        """Return an assignment that is to be made now, once."""
+        """Return the input of an assignment to compute now, once."""
         work, self._is_taken = None if self._is_taken else self._work, True
         return work
 
     def assigned(self, work: AssignorWork, made: Mapping[str, Partitions], now_ms: MonotonicMs) -> None:
-        """Take an assignment: an instance may have another member by now, and new ones have nothing."""
+        """Take a computed assignment; an instance may be another member now, and new members get nothing."""
         known = {each.instance_id or each.member_id: made[each.member_id] for each in work.members}
         before = self.target
         self.target = {each.member_id: known.get(each.name, NO_PARTITIONS) for each in self.members.values()}
@@ -446,7 +448,7 @@ class ModernGroup:
         self.target_epoch = self._work_epoch
         self.version += 1
         self._work = None
-        if self._assign_at_ms is not None:  # Put off, not late: nobody stood still.
+        if self._assign_at_ms is not None:  # Postponed, not late: there was no stall.
             self._assign_at_ms = max(self._assign_at_ms, now_ms)
             self._due_by(self._assign_at_ms)
 
@@ -455,7 +457,7 @@ class ModernGroup:
         return member.next_step(target, self.target_epoch, lambda each: each not in self._owners)
 
     def _put(self, member: ModernMember, step: Step, now_ms: MonotonicMs) -> None:
-        """Take a step; whatever it releases is free for others."""
+        """Take a step; partitions that it releases are free for other members."""
         if step != (member.epoch, member.assigned, member.revoking):
             self.touched.add(member.member_id)
         if step.epoch != member.epoch:

@@ -1,12 +1,11 @@
-"""A member of a modern group (KIP-848): its next step towards its target: what it must give up first, and for
-how long it may take.
+"""A member of a modern group (KIP-848), its next step towards its target, and the time limit of a revocation.
 
-    assigned        what it may read
-    revoking        what it must give up first; nobody else gets that until it has
-    target          what the assignor wants it to have
+    assigned        partitions it may read
+    revoking        partitions it must give up before another member gets them
+    target          partitions the assignor has chosen for it
 
-    has too much    ─► assigned shrinks, the rest is revoked      its epoch stays, unless it joins again
-    has too little  ─► it gets what no other member still has     its epoch becomes the target's
+    has too many    ─► assigned shrinks, the rest is revoked      its epoch stays, unless it rejoins
+    has too few     ─► it gets partitions that are free           its epoch becomes the target's
 
 Upstream: CurrentAssignmentBuilder.java, ConsumerGroupMember.java.
 """
@@ -19,7 +18,7 @@ from libramq.groups.modern.values import JOINS, NO_PARTITIONS, Heartbeat, Partit
 
 #: group.consumer.session.timeout.ms.
 SESSION_MS: Final = 45_000
-#: Ours: max.poll.interval.ms may be days, and a partition waits as long for a member that does not revoke it.
+#: Ours: max.poll.interval.ms may be days, and a partition would wait that long for its revocation.
 REBALANCE_MS_MAX: Final = 3_600_000
 #: The default of max.poll.interval.ms, until a member names its own.
 REBALANCE_MS: Final = 300_000
@@ -34,7 +33,7 @@ class Step(NamedTuple):
 
 
 class ModernMember:
-    """A member. sent: the assignment of its last answer; None: it must be sent."""
+    """A member. sent: the assignment in its last answer; None if it must be sent."""
 
     __slots__ = (
         "assigned", "assignor", "client_host", "client_id", "epoch", "expires_ms", "instance_id",
@@ -48,7 +47,7 @@ class ModernMember:
         self.rack_id: str | None = None
         self.client_id = self.client_host = ""
         self.rebalance_ms = REBALANCE_MS
-        #: The topics that it names, and the pattern of others; `topics` are both.
+        #: The topics that it names; `topics` includes those that match `pattern`.
         self.named: frozenset[str] = frozenset()
         self.pattern = ""
         self.topics: frozenset[str] = frozenset()
@@ -58,24 +57,24 @@ class ModernMember:
         self.sent: Partitions | None = None
         self.expires_ms = MonotonicMs(0)
         self.revoke_by_ms: MonotonicMs | None = None
-        #: Whether its connection has ended, and it was not heard since.
+        #: Whether its connection has ended without a sign of life since.
         self.is_lost = False
-        #: Whether it was recorded before a restart, and was not heard since.
+        #: Whether it was restored after a restart without a sign of life since.
         self.is_awaited = False
 
     @property
     def name(self) -> str:
-        """Return its name in the group's history, which a static member keeps when it is back."""
+        """Return the member's name in the group's history, which a static member keeps when it returns."""
         return self.instance_id or self.member_id
 
     @property
     def holds(self) -> Partitions:
-        """Return the partitions that nobody else may have."""
+        """Return the partitions that no other member may have."""
         return self.assigned | self.revoking if self.revoking else self.assigned
 
     @property
     def heard_ms(self) -> MonotonicMs:
-        """Return its last sign of life."""
+        """Return the time of the member's last sign of life."""
         return self.expires_ms - SESSION_MS
 
     def renew(self, now_ms: MonotonicMs) -> None:
@@ -84,19 +83,20 @@ class ModernMember:
         self.is_lost = self.is_awaited = False
 
     def subscribe(self, fitting: Mapping[str, frozenset[str]]) -> None:
-        """Have it read what it names, and what fits its pattern. fitting: the topics that fit patterns.
+        """Set its topics: those it names, and those that match its pattern. fitting: the topics by pattern.
 
-        Until those are known of a new pattern, it gives up nothing for it.
+        While the matches of a new pattern are unknown, it keeps its topics.
         """
         more = fitting.get(self.pattern) if self.pattern else frozenset()
         if more is None:
             more = self.topics
-        self.topics = self.named | more if self.named and more else more or self.named  # Few sets of many.
+        # Share the sets where possible.
+        self.topics = self.named | more if self.named and more else more or self.named
 
     def take(self, beat: Heartbeat, fitting: Mapping[str, frozenset[str]]) -> tuple[bool, bool]:
-        """Take over what a heartbeat says. fitting: as for `subscribe`.
+        """Take over the values of a heartbeat. fitting: as for `subscribe`.
 
-        Return whether the member reads other topics now, and whether it wants another assignor.
+        Returns whether the member's topics changed, and whether its assignor changed.
         """
         topics, assignor = self.topics, self.assignor
         if beat.topics is not None or beat.pattern is not None:
@@ -109,15 +109,15 @@ class ModernMember:
             self.rebalance_ms = min(beat.rebalance_ms, REBALANCE_MS_MAX)
         self.client_id, self.client_host = beat.client_id, beat.client_host
         is_other = beat.owned is not None and beat.owned != self.assigned
-        if beat.is_full or is_other or beat.epoch != self.epoch:  # The last answer was lost, perhaps.
+        if beat.is_full or is_other or beat.epoch != self.epoch:  # The last answer may be lost.
             self.sent = None
         return self.topics != topics, self.assignor != assignor
 
     def next_step(self, target: Partitions, target_epoch: int, is_free: Callable[[Partition], bool]) -> Step:
-        """Return its state after its next step; the same one if it must wait."""
+        """Return the state after the member's next step; its current state if it must wait."""
         if self.revoking or (self.epoch == target_epoch and self.assigned == target):
             return Step(self.epoch, self.assigned, self.revoking)
         kept = self.assigned & target
-        if kept != self.assigned and self.epoch != JOINS:  # One that joins again has nothing to revoke.
+        if kept != self.assigned and self.epoch != JOINS:  # A rejoining member has nothing to revoke.
             return Step(self.epoch, kept, self.assigned - kept)
         return Step(target_epoch, kept | frozenset(filter(is_free, target - kept)), NO_PARTITIONS)

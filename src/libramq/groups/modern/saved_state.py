@@ -1,11 +1,10 @@
-"""The saved state of a modern group (config/kafkaGroups.json): what outlives its coordinator's process, and
-at which epoch a restored group continues.
+"""The saved state of a modern group (config/kafkaGroups.json), which outlives its coordinator's process.
 
-    group            its epoch, assignor and partition counts; kept without members, too
-    group@member     what a member is, reads, has and shall have
+    group            its epoch, assignor and partition counts; kept even without members
+    group@member     the member's properties, topics, partitions and target
 
-A change is recorded before the member hears of it. After a restart the members continue where they were, and
-every epoch is a later one.
+A change is recorded before the member is sent it. After a restart the members continue, and every epoch is
+later than any before.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.member import REBALANCE_MS, ModernMember
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 
-#: No group's name has it.
+#: A character that group names cannot contain.
 SEPARATOR: Final = "@"
 
 
@@ -27,7 +26,7 @@ class _Stored(Document, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SavedGroup(_Stored, frozen=True, kw_only=True):
-    """A group. counts: the partitions of its topics; fitting: the topics that fit patterns of members."""
+    """A group. counts: the partitions of its topics; fitting: the topics that match each pattern."""
 
     epoch: int
     assignor: str = UNIFORM
@@ -36,7 +35,7 @@ class SavedGroup(_Stored, frozen=True, kw_only=True):
 
 
 class SavedMember(_Stored, frozen=True, kw_only=True):
-    """A member. topics: those that it names. assigned, revoking, target: numbers of partitions by topic."""
+    """A member. topics: the ones it names. assigned, revoking, target: partition numbers by topic."""
 
     epoch: int
     previous_epoch: int = 0
@@ -54,14 +53,14 @@ class SavedMember(_Stored, frozen=True, kw_only=True):
 
 
 class SavedEntry(_Stored, frozen=True, kw_only=True):
-    """An entry of the file: one of both."""
+    """An entry of the file: either a group or a member."""
 
     group: SavedGroup | None = None
     member: SavedMember | None = None
 
 
 class ModernGroupsFile(_Stored, frozen=True, kw_only=True):
-    """The content of config/kafkaGroups.json: the entries by their keys."""
+    """The content of config/kafkaGroups.json: the entries by key."""
 
     entries: dict[str, SavedEntry] = {}
 
@@ -72,7 +71,7 @@ def member_key(group: str, member_id: str) -> str:
 
 
 def members_of(entries: Mapping[str, SavedEntry]) -> dict[str, dict[str, SavedMember]]:
-    """Return the members of each group, by their ids."""
+    """Return the members of each group, by id."""
     found: dict[str, dict[str, SavedMember]] = {}
     for key, entry in entries.items():
         group, separator, member_id = key.partition(SEPARATOR)
@@ -92,9 +91,9 @@ def saved_group(group: ModernGroup) -> SavedEntry:
 
 
 def restored(saved: SavedGroup, members: Mapping[str, SavedMember], now_ms: MonotonicMs) -> ModernGroup:
-    """Return a group as it continues after a restart.
+    """Return a group that continues after a restart.
 
-    A power cut may have taken the group's last record and left a member's: no epoch is used twice.
+    A power cut may have lost the group's last record but kept a member's, so the highest epoch of all counts.
     """
     group = ModernGroup()
     group.fitting = {pattern: frozenset(topics) for pattern, topics in saved.fitting.items()}
@@ -131,7 +130,7 @@ def saved_member(group: ModernGroup, member_id: str) -> SavedEntry | None:
 def _members(
     saved: Mapping[str, SavedMember], fitting: Mapping[str, frozenset[str]]
 ) -> Iterator[tuple[ModernMember, Partitions]]:
-    """Yield members as they were, and what each shall have."""
+    """Yield the restored members with their targets."""
     for member_id, each in saved.items():
         member = ModernMember(member_id, each.instance_id)
         member.epoch, member.previous_epoch = each.epoch, each.previous_epoch

@@ -1,51 +1,49 @@
-"""The topics of a modern group: how many members subscribe to each, how many partitions there may be, and how
-often they are looked at.
-"""
+"""The topics of a modern group: their subscribers, the limit of partitions, and the interval of checks."""
 
 from collections.abc import Callable, KeysView, Mapping
 from typing import Final
 
 from libramq.clock import MonotonicMs
 
-#: Ours: how often a group's topics are looked at; what has changed is assigned at its next heartbeat. Each
-#: takes some microseconds, so groups with very many topics look less often.
+#: Ours: a heartbeat checks a group's topics for changes at most this often.
 TOPICS_LOOK_MS: Final = 1_000
+#: Ours: a check takes some microseconds per topic, so groups with very many topics check less often.
 LOOK_MS_PER_TOPIC: Final = 1
-#: Ours: the partitions of a group; a topic that does not exist counts as one. To assign so many to a thousand
-#: members takes 50 to 100 ms of a thread, and some seconds if their subscriptions differ.
+#: Ours: the partitions of a group; a missing topic counts as one. Assigning this many to a thousand members
+#: takes a thread 50 to 100 ms, and some seconds if subscriptions differ.
 PARTITIONS_MAX: Final = 10_000
-#: Ours: the memory of a name that a member subscribes to, beside its characters.
+#: Ours: the memory of a subscribed topic's name, besides its characters.
 NAME_BYTES: Final = 120
-#: Returns how many partitions a topic has; 0 if there is no such topic.
+#: Returns the number of a topic's partitions; 0 if there is no such topic.
 CountOf = Callable[[str], int]
 
 
 class SubscribedTopics:
     """The topics of one group.
 
-    counts: the partitions of each that are assigned, which are `count` together; name_bytes: about the memory
-    of what members subscribe to.
+    counts: the assigned partitions of each topic, `count` in total. name_bytes: the approximate memory of the
+    subscribed names.
     """
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self.count = 0
         self.name_bytes = 0
-        #: How many members subscribe to each: to ask every member takes long where each names many.
+        #: The number of subscribers of each topic; looking through all members takes long if each names many.
         self._subscribers: dict[str, int] = {}
         self._looked_ms: MonotonicMs | None = None
 
     @property
     def names(self) -> KeysView[str]:
-        """Return what members subscribe to."""
+        """Return the topics that members subscribe to."""
         return self._subscribers.keys()
 
     def restore(self, counts: Mapping[str, int]) -> None:
-        """Take the partitions that were assigned before a restart."""
+        """Restore the partitions that were assigned before a restart."""
         self.counts, self.count = dict(counts), sum(counts.values())
 
     def subscribe(self, before: frozenset[str], now: frozenset[str]) -> None:
-        """Note that a member has other topics."""
+        """Note a member's change of topics."""
         if now is before:
             return
         for topic in now - before:
@@ -63,9 +61,9 @@ class SubscribedTopics:
         return bool(new) and sum(max(count, 1) for count in self.counts.values()) + new > PARTITIONS_MAX
 
     def look(self, count_of: CountOf, now_ms: MonotonicMs, *, is_due: bool) -> str | None:
-        """Look at the partitions, if it is time to; return a known topic that has others now."""
+        """Check the partitions if due; return a known topic whose count changed."""
         pause_ms = max(TOPICS_LOOK_MS, LOOK_MS_PER_TOPIC * len(self.counts))
-        is_due = is_due and not self.names <= self.counts.keys()  # Most members name what others did.
+        is_due = is_due and not self.names <= self.counts.keys()  # Most members name known topics.
         if not is_due and self._looked_ms is not None and now_ms - self._looked_ms < pause_ms:
             return None
         self._looked_ms = now_ms
@@ -78,10 +76,10 @@ class SubscribedTopics:
 
 
 def _within_bounds(counts: dict[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """Return the partitions that are assigned; before: those until now.
+    """Return the partitions to assign; before: those assigned until now.
 
-    Topics may be made, or get more partitions, after members have subscribed to them. What is beyond
-    PARTITIONS_MAX then has no reader.
+    Topics may be created or get more partitions after members subscribed to them. Partitions beyond
+    PARTITIONS_MAX then have no reader.
     """
     if sum(counts.values()) <= PARTITIONS_MAX:
         return counts

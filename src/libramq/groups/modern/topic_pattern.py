@@ -1,8 +1,7 @@
-"""The topic pattern: a regular expression of RE2's that the whole name of a topic has to fit; which are too
-large.
+"""The topic pattern: an RE2 regular expression that must match a topic's whole name, with limits on its size.
 
-RE2 never goes back in a name, and the size of its program is bounded, so that no pattern makes names
-expensive. Nor is one to compile: classes of Unicode without regard to case take 10 to 60 ms, and are refused.
+RE2 does not backtrack, and the size of its program is limited, so no pattern makes matching expensive.
+Compilation is limited as well: case-insensitive Unicode classes, which take 10 to 60 ms, are refused.
 
 Upstream: RE2/J, with which the coordinator resolves SubscribedTopicRegex (KIP-848).
 https://github.com/google/re2/wiki/Syntax.
@@ -18,19 +17,19 @@ from libramq.errors import LibraError
 
 #: Ours: the characters of a pattern.
 LENGTH_MAX: Final = 1_000
-#: Ours: the instructions of its program: `.{1,249}`, any name that Kafka knows, has 750. A long name takes
-#: a thousand 0.7 ms at most.
+#: Ours: the instructions of its program: `.{1,249}`, which matches any Kafka topic name, has 750. With a
+#: thousand instructions a long name takes at most 0.7 ms.
 PROGRAM_MAX: Final = 1_000
-#: Ours: of a program, and of the automaton that RE2 makes of it as names come.
+#: Ours: the memory of a program and of the automaton that RE2 derives from it while matching.
 BYTES_MAX: Final = 64 * 1024
-#: Ours: the classes of Unicode, of 50 µs each.
+#: Ours: the Unicode classes in a pattern, at 50 µs each.
 CLASSES_MAX: Final = 50
 _CLASS: Final = re.compile(r"\\[pP]")
 _IGNORES_CASE: Final = re.compile(r"\(\?[a-zA-Z]*i")
 
 
 class InvalidPattern(LibraError):
-    """A pattern is malformed, or too large."""
+    """A pattern is malformed or too large."""
 
 
 class TopicPattern:
@@ -47,7 +46,8 @@ class TopicPattern:
         options.max_mem = BYTES_MAX
         options.never_capture = True
         options.log_errors = False
-        # Names are ASCII: what is not stands for a character that none has, behind all others in ranges.
+        # Names are ASCII, so other characters are replaced by one that no name has and that sorts last in
+        # ranges.
         text = "".join(each if each.isascii() else "\xff" for each in pattern)
         try:
             self._compiled = re2.compile(text.encode("latin-1"), options)
@@ -58,5 +58,5 @@ class TopicPattern:
         self.pattern = pattern
 
     def among(self, names: Iterable[str]) -> list[str]:
-        """Return the names that fit as a whole."""
+        """Return the names that match entirely."""
         return [name for name in names if name.isascii() and self._compiled.fullmatch(name.encode())]

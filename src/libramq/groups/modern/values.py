@@ -22,10 +22,10 @@ NO_PARTITIONS: Final[Partitions] = frozenset()
 
 
 class Heartbeat(NamedTuple):
-    """A member's heartbeat. None: as it was.
+    """A member's heartbeat. None: unchanged.
 
-    pattern: of the topics that it reads beside those it names; empty: none any more. owned: the partitions
-    that the member has. is_full: the client asks for its whole assignment again.
+    pattern: matches further topics besides the named ones; empty: no longer any. owned: the member's
+    partitions. is_full: the client requests its whole assignment again.
     """
 
     member_id: str
@@ -43,7 +43,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """The answer to a heartbeat. assigned: None where the member knows it already."""
+    """The answer to a heartbeat. assigned: None if the member already has it."""
 
     member_id: str
     epoch: int
@@ -51,7 +51,7 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The cause of a rebalance: who, by the name in the group's history."""
+    """The cause of a rebalance. name: the causing member's in the group's history, or a topic's."""
 
     reason: Reason
     name: str
