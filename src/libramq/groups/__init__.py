@@ -1,3 +1,3 @@
 """Consumer groups as rules without sockets or files: members, queue locks, assignments, rebalances and their
-history; `broker.groups` uses them.
+history. Used by `broker.groups`.
 """

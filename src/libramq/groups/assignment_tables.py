@@ -1,8 +1,8 @@
 """Assignment tables: the last assignment of every member under server-side assignment (QUERY_ASSIGNMENT),
-which all brokers keep; whose table is newest.
+replicated on all brokers.
 
-Every broker keeps the tables of all groups, as updated by each group's coordinator broker. When a group moves
-to another broker, that one continues from the newest table that any broker has.
+Each group's coordinator broker updates its table, and every broker keeps the tables of all groups. When a
+group moves to another broker, that broker continues from the newest table that any broker has.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ Lots = dict[str, tuple[MessageQueue, ...]]
 
 
 class TopicAssignment(Document, frozen=True, kw_only=True):
-    """The queues of one topic that a member with server-side assignment has, by broker."""
+    """A member's queues of one topic under server-side assignment, by broker."""
 
     client_id: str
     topic: str
@@ -43,9 +43,9 @@ class TopicAssignment(Document, frozen=True, kw_only=True):
 class AssignmentUpdate(Document, frozen=True, kw_only=True):
     """A change of a group's assignment table, sent by the group's broker to all others (PEER_ASSIGNMENTS).
 
-    version: grows with every update of one broker. is_whole: earlier updates are void; is_over: the group has
-    no members any more. gone: former members. ask_again: clients whose assignment will change, and in how
-    many milliseconds they should query it.
+    version: grows with every update of one broker. is_whole: earlier updates are void. is_over: the group has
+    no more members. gone: former members. ask_again: clients whose assignment will change, with the
+    milliseconds after which they should query it.
     """
 
     broker_name: str
@@ -104,7 +104,7 @@ class AssignmentTables:
         return table.members if table is not None else {}
 
     def has(self, group: str, client_id: str, topic: str, queues: Iterable[MessageQueue]) -> bool:
-        """Return whether this is a member's last assignment."""
+        """Return whether these queues are a member's last assignment."""
         return self.assignments(group).get(client_id, {}).get(topic, ()) == tuple(sorted(queues))
 
     def take(self, update: AssignmentUpdate) -> None:

@@ -1,13 +1,14 @@
-"""The broker's assignment (QUERY_ASSIGNMENT): which member holds and gets which queue, how long a queue rests
-between two members, and pauses of large groups.
+"""The broker's assignment (QUERY_ASSIGNMENT): tracks the holder and the target of each queue, the rest period
+of a queue between two members, and pauses of large groups.
 
     members, queues ──► target: sticky, over all topics
-        a member asks   ──► its target, without queues that another member has not given up by asking again
+        a member asks   ──► its target, without queues that another member still holds
 
-A queue that moves stays with its old owner until an answer to that owner lacks it, or the owner is gone; then
-it rests for a moment, because Java's client commits one-way after it has dropped the queue. The new owner is
-notified to ask again. Times are monotonic.
-Upstream: QueryAssignmentProcessor.java, which computes each topic again from the members present.
+A moving queue stays with its old owner until an answer to that owner lacks it or the owner is gone. Then it
+rests for a moment, because Java's client commits one-way after dropping a queue. The new owner is notified to
+query again. Times are monotonic.
+
+Upstream: QueryAssignmentProcessor.java, which recomputes each topic from the present members.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -22,9 +23,10 @@ from libramq.message.queue import MessageQueue
 
 #: Ours: the commit that follows an answer arrives within this time, unless the machine itself is in trouble.
 REST_MS: Final = 100
-#: Ours: a thousand members that join at once do not cause a thousand assignments.
+#: Ours: from this many members on, assignments pause, so that a thousand joins do not cause a thousand of
+#: them.
 LARGE_GROUP: Final = 50
-#: Ours: a client that was not notified asks again a second later.
+#: Ours: a client that was not notified queries again a second later.
 LARGE_GROUP_PAUSE_MS: Final = 500
 
 #: The queues that members were assigned, by client id and topic.
@@ -35,7 +37,7 @@ Assignments = Mapping[str, Mapping[str, Sequence[MessageQueue]]]
 class AssignmentAnswer:
     """A member's queues of one topic.
 
-    ask_again: clients that will get more queues, and in how many milliseconds they should ask.
+    ask_again: clients that will get more queues, with the milliseconds after which they should query.
     """
 
     queues: Sequence[MessageQueue]
@@ -47,7 +49,7 @@ Lots = dict[str, list[MessageQueue]]
 
 
 class BrokerTarget(NamedTuple):
-    """A target. members: by queue; lots: by member; topics: all queues by topic."""
+    """A target. members: the target member of each queue; lots: by member; topics: all queues by topic."""
 
     members: dict[MessageQueue, str]
     lots: dict[str, Lots]
@@ -55,7 +57,7 @@ class BrokerTarget(NamedTuple):
 
 
 class TargetWork(NamedTuple):
-    """The input of a target. topics: of each member; owned: its queues. version: of the group."""
+    """The input of a target. topics, owned: each member's topics and queues. version: the group's."""
 
     version: Hashable
     topics: Mapping[str, frozenset[str]]
@@ -64,7 +66,7 @@ class TargetWork(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Return whether it takes more than some milliseconds."""
+        """Return whether the computation takes more than some milliseconds."""
         return is_large(self.topics.values(), len(self.queues))
 
     def compute(self) -> BrokerTarget:
@@ -85,14 +87,14 @@ class TargetWork(NamedTuple):
 class BrokerAssignment:
     """One group's target, and the holders of its queues.
 
-    assigned: what its members were given last, by whichever broker. The caller keeps that, as other brokers
-    are informed: every answer is recorded there before the next call, and former members are removed.
+    assigned: returns the members' last assignments, by any broker. The caller maintains them and informs
+    other brokers: it records every answer before the next call, and removes former members.
     """
 
     def __init__(self, assigned: Callable[[], Assignments]) -> None:
         self._target: dict[str, Lots] = {}
         self._queues: Lots = {}
-        #: What a thread computes the next target from.
+        #: The input from which a thread is computing the next target.
         self.awaited: TargetWork | None = None
         self._assigned = assigned
         self._holdings = QueueHoldings(rest_ms=REST_MS)
@@ -104,7 +106,7 @@ class BrokerAssignment:
 
     @property
     def topics(self) -> Iterable[str]:
-        """Return the topics that the target is of."""
+        """Return the topics of the target."""
         return self._queues.keys()
 
     def is_current(
@@ -122,7 +124,7 @@ class BrokerAssignment:
 
     @property
     def fresh_until_ms(self) -> MonotonicMs:
-        """Return until when a large group's target is fixed; 0 for a small group."""
+        """Return the time until which a large group's target is fixed; 0 for a small group."""
         if self._computed_at_ms is None or len(self._target) <= LARGE_GROUP:
             return MonotonicMs(0)
         return self._computed_at_ms + LARGE_GROUP_PAUSE_MS
@@ -130,7 +132,7 @@ class BrokerAssignment:
     def work(
         self, version: Hashable, members: Mapping[str, frozenset[str]], queues: Iterable[MessageQueue]
     ) -> TargetWork:
-        """Return what the next target is computed from; `take` follows."""
+        """Return the input of the next target; `take` takes the result."""
         owned = {client_id: self._held_by(client_id) for client_id in members}
         return TargetWork(version, dict(members), owned, list(queues))
 
@@ -142,7 +144,7 @@ class BrokerAssignment:
         *,
         now_ms: MonotonicMs,
     ) -> list[str]:
-        """Take a target, None: the one before stays. members: as they are now; return those that are gone."""
+        """Take a target; None keeps the previous one. members: the current ones; return the departed."""
         gone = [
             client_id
             for client_id in self._assigned()
@@ -163,7 +165,7 @@ class BrokerAssignment:
         return self._computed_at_ms is not None
 
     def waiting(self, *, now_ms: MonotonicMs) -> dict[str, int]:
-        """Return the members whose answer would differ from the last one, and in how many milliseconds."""
+        """Return the members whose next answer will differ, with the milliseconds until then."""
         waiting: dict[str, int] = {}
         for client_id, target in self._target.items():
             assigned = self._assigned().get(client_id, {})
@@ -204,7 +206,7 @@ class BrokerAssignment:
     def give(
         self, client_id: str, topic: str, queues: Sequence[MessageQueue], *, now_ms: MonotonicMs
     ) -> list[MessageQueue]:
-        """Record a member's answer; return the queues of the topic that it gives up with it."""
+        """Record a member's answer; return the queues of the topic that the member thereby gives up."""
         wanted = set(queues)
         freed = [
             queue
@@ -228,5 +230,5 @@ class BrokerAssignment:
 
     def _free(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
         for queue in queues:
-            if self._holdings.holder(queue) is not None:  # Tables of other brokers may name a queue twice.
+            if self._holdings.holder(queue) is not None:  # Other brokers' tables may list a queue twice.
                 self._holdings.free(queue, now_ms)

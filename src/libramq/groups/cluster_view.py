@@ -1,14 +1,13 @@
-"""The cluster view: which brokers exist (also a master that is away while its slaves are there), which of
-them are LibraMQ's and may coordinate, which queues they have; and which one coordinates a group (the hash of
-its name).
+"""The cluster view: the LibraMQ brokers of the cluster and their queues, including masters that are away
+while their slaves serve; maps each group to its coordinator (by a hash of its name).
 
-A broker is a LibraMQ broker if it has the topic of rebalance events, which ours register from the beginning
-and no other broker does. Every broker in the view coordinates its share of the groups.
+A broker is a LibraMQ broker if it has the topic of rebalance events, which only LibraMQ's brokers register.
+Every broker in the view coordinates its share of the groups.
 
-A name server that has just started knows no broker until they register again. So a broker is removed only
-when it is not reported and our connection to it has ended too. Until a name server has answered for the first
-time, the groups' coordinators are unknown. After a broker was added, queues are unknown until their topic is
-reported again: without the new broker's own, they would seem to be gone.
+A name server that has just started knows no brokers until they register again. So a broker is removed only
+when it is not reported and the connection to it has ended as well. Until a name server has answered for the
+first time, the groups' coordinators are unknown. After a broker was added, queues are unknown until their
+topic is reported again, because otherwise the new broker's queues would seem to be gone.
 
 A master is absent while its slaves are reported without it. It coordinates nothing, and its queues remain:
 their members read on from a slave.
@@ -43,16 +42,16 @@ def java_string_hash(text: str) -> int:
 def partition_of(group: str) -> int:
     """Return a group's partition of __consumer_offsets, as in Kafka (GroupMetadataManager.partitionFor).
 
-    The one hash without an absolute value in Java counts as 0 (Utils.abs).
+    The one hash whose absolute value overflows in Java counts as 0 (Utils.abs).
     """
     value = java_string_hash(group)
     return 0 if value == -(2**31) else abs(value) % PARTITIONS
 
 
 def coordinator_of(group: str, broker_names: Iterable[str]) -> str | None:
-    """Return the broker, of these, that coordinates the group; None if there are none.
+    """Return the one of these brokers that coordinates the group; None if there are none.
 
-    Rendezvous hashing: the broker whose name hashes highest together with the group's partition. When a
+    Uses rendezvous hashing: the broker whose name hashes highest together with the group's partition. When a
     broker is added or removed, only its own partitions move.
     """
     partition = partition_of(group)
@@ -75,7 +74,7 @@ class ClusterView:
         self.own_address = address
         self._masters = {broker_name: address}
         self._reported: frozenset[str] = frozenset()
-        #: The brokers whose master is gone while a slave of it serves.
+        #: The brokers whose master is gone while a slave serves.
         self.absent: frozenset[str] = frozenset()
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         #: Topics that have not been reported since a broker was added.
@@ -98,8 +97,8 @@ class ClusterView:
     def is_alone(self) -> bool:
         """Return whether there is no other broker, not even one whose master is gone.
 
-        A broker that is alone runs the code of all others. Where it asks for this, the answer of others would
-        not come (without name servers there are no reports), or be waited for with the result known.
+        A lone broker runs the same code as all others. It checks this only where it would otherwise wait for
+        answers that never come (without name servers there are no reports) or whose result is known.
         """
         return len(self._masters) == 1 and not self.absent
 
@@ -110,7 +109,7 @@ class ClusterView:
         return self.own_name if len(self._masters) == 1 else coordinator_of(group, self._masters)
 
     def successor_of(self, group: str) -> str | None:
-        """Return the broker that coordinates a group when its coordinator has gone; None if none would."""
+        """Return the broker that would coordinate a group without its coordinator; None if there is none."""
         coordinator = self.coordinator_of(group)
         others = [name for name in self._masters if name != coordinator]
         return coordinator_of(group, others) if coordinator is not None else None
@@ -121,20 +120,20 @@ class ClusterView:
         return self._masters[coordinator] if coordinator is not None else None
 
     def is_at(self, broker_name: str, host: str) -> bool:
-        """Return whether another broker of that name is known, on that host."""
+        """Return whether another broker is known under this name on this host."""
         address = self.others.get(broker_name)
         return address is not None and _host(address) == host
 
     def has_host(self, host: str) -> bool:
-        """Return whether another broker is known on that host."""
+        """Return whether another broker is known on this host."""
         return any(_host(address) == host for address in self.others.values())
 
     def observe(self, observer: Callable[[], None]) -> None:
-        """Have a function called after each change of the brokers, and so perhaps of coordinators."""
+        """Call a function after each change of the brokers, which may change coordinators."""
         self._observers.append(observer)
 
     def announce(self) -> None:
-        """Call the observers: this broker's own parts have taken the change."""
+        """Call the observers, now that this broker's own parts have applied the change."""
         for observer in self._observers:
             observer()
 
@@ -143,7 +142,7 @@ class ClusterView:
     def brokers_reported(self, route: TopicRouteData | None, *, linked: Collection[str]) -> bool:
         """Take the route of BROKERS_TOPIC; return whether the set of other brokers has changed.
 
-        linked: the brokers to which our connection stands.
+        linked: the brokers that this broker is connected to.
         """
         reported, served = {}, set()
         for broker in route.broker_datas if route is not None else ():
@@ -171,7 +170,8 @@ class ClusterView:
                 counts[data.broker_name] = data.read_queue_nums
         queues = [MessageQueue(topic, name, number) for name in counts for number in range(counts[name])]
         known = self._queues.get(topic)
-        # A broker that is kept though unreported keeps its queues: nothing says that they were deleted.
+        # A broker that is kept although unreported keeps its queues, because no report says they were
+        # deleted.
         queues += [
             queue
             for queue in known or ()
@@ -185,7 +185,7 @@ class ClusterView:
         return was_doubted or known != self._queues[topic]
 
     def topic_removed(self, topic: str, broker_name: str) -> bool:
-        """Handle the deletion of a topic at a broker; return whether it was known to have queues of it."""
+        """Handle the deletion of a topic at a broker; return whether queues of it were known there."""
         known = self._queues.get(topic, ())
         left = tuple(queue for queue in known if queue.broker_name != broker_name)
         if len(left) == len(known):
@@ -197,7 +197,7 @@ class ClusterView:
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """Return the topic's queues at other brokers; None while they are unknown."""
-        if self.is_known and self.is_alone:  # Nobody reports them: without name servers, never.
+        if self.is_known and self.is_alone:  # Without name servers there are no reports.
             return ()
         return self._queues.get(topic) if topic not in self._doubted else None
 

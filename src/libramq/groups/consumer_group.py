@@ -1,6 +1,6 @@
-"""The consumer group: its connected members and its subscriptions: which of several subscriptions counts, how
-much memory they may take, which members allocate for themselves, and how long one may be silent (75 s) before
-it is probed, and then removed.
+"""The consumer group: its connected members and its subscriptions; resolves differing subscriptions, limits
+their memory, tracks the members that allocate for themselves, and probes and removes members that are silent
+for 75 s.
 
 Members are identified by their connections: a member exists from its first heartbeat until it unregisters,
 its connection ends or it has been silent too long.
@@ -37,27 +37,28 @@ from libramq.groups.roster import ServerAssignedMembers
 from libramq.kernel.connection import ANONYMOUS, Principal
 from libramq.message.names import RETRY_PREFIX
 
-#: CPython's, beside a string's characters, and of a hash; with their places in a tuple.
+#: CPython: a string's memory besides its characters, and its slot in a tuple.
 STRING_BYTES: Final = 57
+#: CPython: the memory of a hash, and its slot in a tuple.
 INTEGER_BYTES: Final = 36
 
 #: The shell's handle of a connection.
 P = TypeVar("P", bound=Hashable)
-#: The design's: two and a half of the Java client's heartbeat intervals (heartbeatBrokerInterval, 30 s).
+#: From the design: two and a half of the Java client's heartbeat intervals (heartbeatBrokerInterval, 30 s).
 SILENCE_MS_MAX: Final = 75_000
-#: NettyClientConfig.timeoutMillis: clients wait as long for answers themselves.
+#: NettyClientConfig.timeoutMillis: clients wait just as long for answers.
 ANSWER_MS_MAX: Final = 3_000
 
 
 class Session(msgspec.Struct, gc=False):
-    """One member's session. probe_number: of the probe that is open. Times are monotonic."""
+    """One member's session. probe_number: the open probe's. Times are monotonic."""
 
     seen_at_ms: MonotonicMs
     probe_number: int | None = None
     probed_at_ms: MonotonicMs = MonotonicMs(0)
 
     def seen(self, *, now_ms: MonotonicMs) -> None:
-        """Note a sign of life; it answers the probe, too."""
+        """Note a sign of life, which also answers an open probe."""
         self.seen_at_ms = now_ms
         self.probe_number = None
 
@@ -66,18 +67,18 @@ class Session(msgspec.Struct, gc=False):
         self.probe_number, self.probed_at_ms = number, now_ms
 
     def answered(self, *, knows_group: bool, now_ms: MonotonicMs) -> None:
-        """Handle the answer to the probe; a client without a consumer of the group is no longer a member."""
+        """Handle the answer to the probe; a client that no longer knows the group is no member any more."""
         if knows_group:
             self.seen(now_ms=now_ms)
         else:
             self.probed_at_ms = now_ms - ANSWER_MS_MAX
 
     def is_silent(self, *, now_ms: MonotonicMs) -> bool:
-        """Return whether the member has been silent for too long, and is yet to be probed."""
+        """Return whether the member has been silent for too long and must be probed."""
         return self.probe_number is None and now_ms - self.seen_at_ms >= SILENCE_MS_MAX
 
     def has_expired(self, *, now_ms: MonotonicMs) -> bool:
-        """Return whether the member was probed, and has not answered in time."""
+        """Return whether the member was probed and has not answered in time."""
         return self.probe_number is not None and now_ms - self.probed_at_ms >= ANSWER_MS_MAX
 
 
@@ -98,11 +99,11 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Member(Generic[P]):
     """One connected member.
 
-    is_stock: it knows no coordinator. lease_ended: it says that its lease has ended. asks: True if it last
-    asked for its queues (QUERY_ASSIGNMENT), False if it last fetched the member list, None before either.
-    subscriptions: its expressions by topic. subscription_bytes: what they take. heartbeat_gaps_ms: between
-    its last three heartbeats. notify: sends it notices in its protocol; None: it has none.
-    principal: who has sent its last heartbeat.
+    is_stock: the member knows no coordinator. lease_ended: it reports that its lease has ended. asks: True if
+    it last queried its queues (QUERY_ASSIGNMENT), False if it last fetched the member list, None before
+    either. subscriptions: its expressions by topic. subscription_bytes: their memory. heartbeat_gaps_ms: the
+    gaps between its last three heartbeats. notify: sends it notices in its protocol; None if the protocol has
+    none. principal: the sender of its last heartbeat.
     """
 
     peer: P
@@ -125,7 +126,7 @@ class Member(Generic[P]):
         self.session = Session(self.heartbeat_at_ms)
 
     def is_same(self, other: "Member[P]") -> bool:
-        """Return whether this is the same client, as far as others care."""
+        """Return whether this is the same client, as seen by other members."""
         return self.client_id == other.client_id and self.is_stock is other.is_stock
 
     def follow(self, known: "Member[P] | None") -> None:
@@ -146,8 +147,8 @@ class Member(Generic[P]):
 class ConsumerGroup(Generic[P]):
     """One group at this broker.
 
-    version: grows with every change of members or subscriptions. is_server_assigned: a member has asked for
-    its queues. subscription_bytes: what the subscriptions of all members take.
+    version: grows with every change of members or subscriptions. is_server_assigned: a member has queried its
+    queues (QUERY_ASSIGNMENT). subscription_bytes: the memory of all members' subscriptions.
     """
 
     name: str
@@ -177,20 +178,19 @@ class ConsumerGroup(Generic[P]):
 
     @property
     def stock_client_ids(self) -> list[str]:
-        """Return the client ids of stock members, without duplicates; broadcasting ones are left out."""
+        """Return the client ids of stock members, without duplicates; none if the group is broadcasting."""
         return [] if self.is_broadcasting else list(self._stock)
 
     def has_stock(self, client_id: str | None = None) -> bool:
-        """Return whether a client, or any, allocates for itself, as in `stock_client_ids`."""
+        """Return whether a client (None: any) is in `stock_client_ids`."""
         known = bool(self._stock) if client_id is None else client_id in self._stock
         return known and not self.is_broadcasting
 
     @property
     def allocates(self) -> bool:
-        """Return whether a member allocates for itself: it has fetched the member list, or is one of our
-        clients.
+        """Return whether a member allocates for itself: it has fetched the member list or is LibraMQ's.
 
-        Our clients do so beside stock ones, and only then does it matter.
+        LibraMQ's clients do so beside stock ones, which is the only case in which it matters.
         """
         return bool(self._looking) or len(self._stock) < len(self._connections)
 
@@ -211,7 +211,7 @@ class ConsumerGroup(Generic[P]):
         return {self.members[peer].client_id for peer in self._looking}
 
     def has_client(self, client_id: str) -> bool:
-        """Return whether a member of that id is connected."""
+        """Return whether a member with this client id is connected."""
         return client_id in self._connections
 
     def beat(self, member: Member[P], consumer: Consumer) -> bool:
@@ -252,14 +252,14 @@ class ConsumerGroup(Generic[P]):
                 del connections[member.client_id]
 
     def member_of(self, peer: P, client_id: str) -> Member[P] | None:
-        """Return the member at a connection, if it has that client id."""
+        """Return the member at a connection if it has this client id."""
         member = self.members.get(peer)
         return member if member is not None and member.client_id == client_id else None
 
     def looked(self, peer: P, *, asks: bool) -> bool:
         """Note a member's assignment query or list fetch; return whether to notify other brokers.
 
-        A member that has done neither yet counts as the others do.
+        A member that has done neither yet counts like the others.
         """
         member = self.members.get(peer)
         if member is None or member.asks is asks:
@@ -279,8 +279,8 @@ class ConsumerGroup(Generic[P]):
         """Apply a member's subscriptions; return whether the group's subscriptions changed.
 
         A topic's subscription is replaced only by a newer one (larger subVersion). A topic is removed when no
-        member subscribes to it any more; upstream drops it at the next heartbeat of any member that does not.
-        Retry topics are added and removed without counting as a change: Java's client subscribes to some only
+        member subscribes to it any more; upstream removes it at the next heartbeat of any member without it.
+        Retry topics come and go without counting as a change, because Java's client subscribes to some only
         while it has queues.
         """
         changed = False
@@ -303,7 +303,7 @@ class ConsumerGroup(Generic[P]):
         return self._unsubscribe(topic for topic in before if topic not in wanted) or changed
 
     def _unsubscribe(self, topics: Iterable[str]) -> bool:
-        """Remove topics that no member subscribes to; return whether one was more than a retry topic."""
+        """Remove topics that no member subscribes to; return whether one of them was no retry topic."""
         changed = False
         for topic in topics:
             if not any(topic in member.subscriptions for member in self.members.values()):
@@ -312,9 +312,9 @@ class ConsumerGroup(Generic[P]):
         return changed
 
     def _shared(self, expressions: Mapping[str, str]) -> Mapping[str, str]:
-        """Return another member's mapping if it is equal: most members have the same subscriptions.
+        """Return another member's mapping if it is equal, because most members have the same subscriptions.
 
-        Only the oldest member and the newest ones are looked at, one of which is the member itself.
+        Only the oldest member and the two newest are compared, one of which is the member itself.
         """
         members = self.members.values()
         for other in (next(iter(members)), *islice(reversed(members), 2)):
@@ -324,7 +324,7 @@ class ConsumerGroup(Generic[P]):
 
 
 def _cost_bytes(subscriptions: Iterable[SubscriptionData]) -> int:
-    """Return about how much memory subscriptions take; expressions are kept by group and by member."""
+    """Return the approximate memory of subscriptions, whose expressions the group and the member keep."""
     return sum(
         2 * (len(data.topic) + len(data.sub_string))
         + sum(STRING_BYTES + len(tag) for tag in data.tags_set)
@@ -334,7 +334,7 @@ def _cost_bytes(subscriptions: Iterable[SubscriptionData]) -> int:
 
 
 class ConsumerGroups(Generic[P]):
-    """All groups with connected members. subscription_bytes: what their subscriptions take."""
+    """All groups with connected members. subscription_bytes: the memory of their subscriptions."""
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup[P]] = {}
@@ -376,7 +376,7 @@ class ConsumerGroups(Generic[P]):
         self.subscription_bytes += more
 
     def have_room(self, group_name: str, peer: P, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Return whether a member's subscriptions can be kept in place of its former ones."""
+        """Return whether there is room for a member's subscriptions in place of its former ones."""
         group, known = self._groups.get(group_name), self.member(group_name, peer)
         more = _cost_bytes(subscriptions) - (known.subscription_bytes if known is not None else 0)
         of_group = (group.subscription_bytes if group is not None else 0) + more
@@ -401,11 +401,11 @@ class ConsumerGroups(Generic[P]):
         return self._memberships.count(peer)
 
     def groups_of(self, peer: P, count_max: int | None = None) -> list[str]:
-        """Return the groups that a connection is a member of, or a limited number of them."""
+        """Return the groups that a connection is a member of, at most `count_max`."""
         return self._memberships.of(peer, count_max)
 
     def remove(self, group_name: str, peer: P) -> Member[P] | None:
-        """Remove a member from a group; return it, if it was one."""
+        """Remove a member from a group; return it, or None if there was none."""
         group = self._groups.get(group_name)
         if group is None:
             return None
@@ -420,7 +420,7 @@ class ConsumerGroups(Generic[P]):
     def look(self, group: ConsumerGroup[P], *, now_ms: MonotonicMs) -> tuple[list[AreYouThere[P]], list[P]]:
         """Return the probes of a group's silent members, and the members whose sessions have expired.
 
-        Those of a group of 10,000 take 1.5 ms, which is less than a turn lasts.
+        For a group of 10,000 this takes 1.5 ms, less than a turn of the loop.
         """
         probes: list[AreYouThere[P]] = []
         expired: list[P] = []
@@ -434,7 +434,7 @@ class ConsumerGroups(Generic[P]):
         return probes, expired
 
     def answered(self, peer: P, probe: int, *, knows_group: bool, now_ms: MonotonicMs) -> None:
-        """Handle the answer to a probe, if it is open and was sent over this connection."""
+        """Handle the answer to a probe if it is open and was sent over this connection."""
         for name in self.groups_of(peer):
             session = self._groups[name].members[peer].session
             if session.probe_number == probe:

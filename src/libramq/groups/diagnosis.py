@@ -1,19 +1,19 @@
-"""The diagnosis: which problems of a consumer group are reported (differing strategies or subscriptions, idle
-members, duplicate ids, slow heartbeats), and their remedies.
+"""The diagnosis: detects problems of a consumer group, such as differing strategies or subscriptions, idle
+members and duplicate ids, and names their remedies.
 
         strategies_differ       queues that two members read, or none, although all know the member list;
-                                members that name other strategies, pop what others own, or are orderly alone
+                                members that differ in strategy, in popping or in consuming in order
         duplicate_client_ids    two connections under one client id: both take the same queues
         subscriptions_differ    members with different topics or tags in one group
         idle_members            more members than queues
         slow_heartbeats         fewer than three heartbeats in the time after which brokers remove a member
-        leases_ended            members that handle nothing, because their coordinator does not answer them
-        no_members              messages wait, and nobody is connected who would read them
+        leases_ended            members that handle nothing, because their coordinator does not answer
+        no_members              messages wait, and no member is connected
         no_topic                members subscribe to a topic that no broker has
-        failing                 messages that have failed again and again, and wait for another attempt
+        failing                 messages that failed repeatedly and wait for another attempt
         stalled                 messages wait, and the group's offset does not move
 
-Each is noted once when it appears, once when it is over, and again when it reappears.
+Each problem is recorded once when it appears, once when it is over, and again when it reappears.
 """
 
 from collections import Counter
@@ -28,12 +28,12 @@ from libramq.groups.tag_conflict import canonical, tag_conflict
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 
-#: A third of BrokerConfig.channelExpiredTimeout (120 s), Apache's limit. Here pulls count as a sign of life
-#: too, and a silent member is probed before it is removed.
+#: A third of Apache's limit, BrokerConfig.channelExpiredTimeout (120 s). Here pulls also count as a sign of
+#: life, and a silent member is probed before it is removed.
 HEARTBEAT_GAP_MS_MAX: Final = 40_000
-#: Ours: failures that are reported; by default the next attempt is then a minute away, and further ones more.
+#: Ours: messages that failed this often are reported; by default the next attempt is then a minute away.
 FAILURES_MIN: Final = 3
-#: How many members, queues or subscriptions a diagnosis names.
+#: A diagnosis names at most this many members, queues or subscriptions.
 NAMED_MAX: Final = 8
 
 
@@ -63,8 +63,8 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """One connection of a group. heartbeat_gap_ms: the shorter of the last two gaps, 0 before there are
-    two. subscriptions: the expression by topic. lease_ended: it says so.
+    """One connection of a group. heartbeat_gap_ms: the shorter of the last two gaps, 0 before there are two.
+    subscriptions: the expression by topic. lease_ended: the member reports it.
     """
 
     client_id: str
@@ -78,14 +78,14 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """The known facts about a group. queue_count: at all brokers, None where that is not known. missing:
-    topics that have no queues at any.
+    """The known facts about a group. queue_count: at all brokers; None if unknown. missing: topics without
+    queues at any broker.
 
-    is_coordinated: a coordinator assigns its queues, by topics. strategies: those that its members name, by
-    client id. popped_and_pulled: topics that some members pop, and others pull. orderly, unordered: members
-    that lock the queues that they read, or say that they consume in order, and the others. retries: how many
-    messages wait for another attempt, by how often they have failed. stalled: queues whose offset has not
-    moved for minutes, and in which messages wait.
+    is_coordinated: a coordinator assigns its queues, by topic. strategies: the members' strategies, by client
+    id. popped_and_pulled: topics that some members pop and others pull. orderly: members that lock the queues
+    they read or report that they consume in order; unordered: the others. retries: the number of messages
+    that wait for another attempt, by number of failures. stalled: queues with waiting messages whose offset
+    has not moved for minutes.
     """
 
     connected: Sequence[Connected] = ()
@@ -119,9 +119,9 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
 
 
 def no_members(waiting: int, retries: int = 0) -> Diagnosis:
-    """Return the diagnosis of a group for which messages wait, and which has no members.
+    """Return the diagnosis of a group without members for which messages wait.
 
-    retries: those of them that have failed before.
+    retries: the waiting messages that have failed before.
     """
     wait = f"{counted(waiting, 'message')} wait{'s' if waiting == 1 else ''}" if waiting else "messages wait"
     wait += f" ({retries:,} for another attempt)" if retries else ""
@@ -136,7 +136,7 @@ class Diagnoses:
         self.current: Sequence[Diagnosis] = ()
 
     def update(self, found: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
-        """Take the current problems; return those that are new, and those that are over."""
+        """Take the current problems; return the new ones, and the ones that are over."""
         before, self.current = self.current, found
         known, now = ({(each.kind, each.about) for each in lot} for lot in (before, found))
         return (
@@ -161,7 +161,7 @@ def _strategies(by_two: Sequence[MessageQueue], by_none: Sequence[MessageQueue])
 
 
 def _ways_of_reading(group: GroupSeen) -> Iterable[Diagnosis]:
-    """Yield the differences in how members read; who reads which queue does not show them."""
+    """Yield differences in how members read, which the readers of queues do not reveal."""
     named: dict[str, list[str]] = {}
     for client_id, strategy in sorted(group.strategies.items()):
         named.setdefault(strategy, []).append(client_id)

@@ -1,6 +1,4 @@
-"""The memberships of connections: which groups each connection is in, so that its end costs only as much as
-it held.
-"""
+"""The memberships of connections: the groups of each, so that its end costs only as much as it held."""
 
 from collections.abc import Hashable
 from itertools import islice
@@ -25,7 +23,7 @@ class Memberships(Generic[P, K]):
         return list(islice(self._of.get(peer, ()), count_max))
 
     def count(self, peer: P) -> int:
-        """Return how many memberships a connection has."""
+        """Return the number of a connection's memberships."""
         return len(self._of.get(peer, ()))
 
     def has(self, peer: P, key: K) -> bool:

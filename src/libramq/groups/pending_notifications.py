@@ -1,12 +1,13 @@
-"""The pending notifications: which members that allocate for themselves have not fetched the member list
-since a change, and how often they are notified again (once a second).
+"""The pending notifications: tracks the self-allocating members that have not fetched the member list since a
+change, and repeats their notification once a second.
 
-A stock client learns of a change from one one-way notification; if that is lost, it notices 20 s later. So
-the notification is repeated, at most once a second (the Java client keeps a second between its rounds), to
-each member that has not begun a round of fetching the member list since. Members that are current are not
-notified.
+A stock client learns of a change from a single one-way notification; if that is lost, it notices 20 s later.
+So the notification is repeated, at most once a second (the Java client waits a second between its rounds), to
+each member that has not begun a round of fetching the member list since. Current members are not notified.
 
-A round is a burst of list fetches, one a topic; one that was under way when the change came does not count.
+A round is a burst of list fetches, one per topic; a round that was under way when the change came does not
+count.
+
 Upstream: RebalanceService.java, DefaultConsumerIdsChangeListener.java.
 """
 
@@ -23,7 +24,8 @@ P = TypeVar("P", bound=Hashable)
 
 #: RebalanceService.minInterval: a client that is notified sooner only waits.
 REPEAT_MS: Final = 1_000
-#: Ours: a thousand members that join or leave together would cause a million notifications.
+#: Ours: in larger groups recently notified members wait; otherwise a thousand joins or leaves would cause a
+#: million notifications.
 NOTIFIED_AT_ONCE_MAX: Final = 50
 #: Ours: three of the client's own 20 s rounds. A member that has not fetched the list by then never will.
 PENDING_MS_MAX: Final = 60_000
@@ -54,7 +56,7 @@ class AreYouThere(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class TransactionCheck(Generic[P]):
-    """A question to a producer of a group: what has become of a half message?"""
+    """A transaction check: asks a producer of a group for the state of a half message."""
 
     peer: P
     group: str
@@ -63,7 +65,7 @@ class TransactionCheck(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsReset(Generic[P]):
-    """An operator has set the group's offsets in a topic; offsets: queue ids, and where to go on."""
+    """An operator has reset the group's offsets in a topic; offsets: queue ids and new offsets."""
 
     peer: P
     group: str
@@ -92,19 +94,18 @@ class PendingNotifications(Generic[P]):
 
     @property
     def is_current(self) -> bool:
-        """Return whether no member has to be notified again."""
+        """Return whether no member needs another notification."""
         return self._changed_at_ms is None
 
     @property
     def looked_at_ms(self) -> MonotonicMs | None:
-        """Return since when all members know the latest change; None while one does not or never fetched."""
+        """Return since when all members know the latest change; None while one does not, or never fetched."""
         return self._looked_at_ms
 
     def changed(self, members: Collection[P], *, now_ms: MonotonicMs, wait_ms: int = 0) -> list[P]:
-        """Return the connections to notify of a change now; in a large group, recently notified ones come
-        later.
+        """Return the connections to notify of a change now; in a large group, recently notified ones wait.
 
-        wait_ms: notify nobody before that, but by `due`; at most REPEAT_MS.
+        wait_ms: notify no member before this time, and then by `due`; at most REPEAT_MS.
         """
         self._changed_at_ms, self._looked_at_ms = now_ms, None
         is_large = len(members) > NOTIFIED_AT_ONCE_MAX
@@ -128,7 +129,7 @@ class PendingNotifications(Generic[P]):
         return []
 
     def again(self, member: P, *, now_ms: MonotonicMs, wait_ms: int) -> None:
-        """Have a member fetch again in wait_ms: its assignment changes, or will."""
+        """Notify a member again in wait_ms, because its assignment changes or will change."""
         one = self._members.setdefault(member, _Notified(now_ms - ROUND_GAP_MS, now_ms, False))
         one.is_current = False
         one.notified_at_ms = now_ms - REPEAT_MS + min(wait_ms, REPEAT_MS)

@@ -1,5 +1,4 @@
-"""The producer group: its connected producers, when a silent one is removed, and how many groups there may
-be.
+"""The producer group: tracks connected producers, removes silent ones, and limits the groups.
 
 Upstream: broker/client/ProducerManager.java.
 """
@@ -17,12 +16,12 @@ P = TypeVar("P", bound=Hashable)
 
 #: ClientHousekeepingService, BrokerConfig.channelExpiredTimeout.
 SILENCE_MS_MAX: Final = 120_000
-#: Ours: groups of one connection; a process has one producer or a few.
+#: Ours: the groups of one connection; a process has one producer or a few.
 GROUPS_PER_CONNECTION_MAX: Final = 1_000
-#: Ours: ten for each connection that the server takes.
+#: Ours: ten for each connection that the server accepts.
 MEMBERSHIPS_MAX: Final = 200_000
-#: Ours: half of these, so that one user leaves as many to all others, as an address does with connections: no
-#: permission is needed to produce in a group, and without a place in it nobody is asked about transactions.
+#: Ours: half of these, so that one user leaves as many to all others, as an address does with connections.
+#: Producing in a group needs no permission, and a producer without a membership gets no transaction checks.
 MEMBERSHIPS_PER_USER_MAX: Final = MEMBERSHIPS_MAX // 2
 
 
@@ -32,11 +31,11 @@ class ProducerGroups(Generic[P]):
     def __init__(self) -> None:
         self._groups: dict[str, dict[P, Member[P]]] = {}
         self._memberships: Memberships[P, str] = Memberships()
-        #: The connections of each client id, the newest last, with the number of groups that each is in.
+        #: The connections of each client id, the newest last, with the number of each one's groups.
         self._by_client: dict[str, dict[P, int]] = {}
-        #: How many of them are a user's, by name; nobody's are not counted.
+        #: The number of memberships by user name; anonymous ones are not counted.
         self._by_user: Counter[str] = Counter()
-        #: Called when there is a first member.
+        #: Called when the first member appears.
         self.changed: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
@@ -104,7 +103,7 @@ class ProducerGroups(Generic[P]):
                 del self._by_user[name]
 
     def _forget(self, member: Member[P]) -> None:
-        """Count a group less for a client's connection."""
+        """Decrement the group count of a client's connection."""
         peers = self._by_client[member.client_id]
         peers[member.peer] -= 1
         if not peers[member.peer]:
@@ -119,7 +118,7 @@ class ProducerGroups(Generic[P]):
             yield
 
     def remove_disabled(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
-        """Remove members whose user is not known any more; yields where others may be served."""
+        """Remove members whose user no longer exists; yields where others may be served."""
         for group, members in list(self._groups.items()):
             for peer, member in list(members.items()):
                 if not is_known(member.principal) and members.get(peer) is member:

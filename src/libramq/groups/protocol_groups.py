@@ -1,7 +1,7 @@
-"""Groups of other protocols than RocketMQ's (Kafka's): each protocol's by name, how many there may be, and as
-RocketMQ's tools see them.
+"""Groups of protocols other than RocketMQ's (Kafka's), by name, with limits, and as RocketMQ's tools see
+them.
 
-A group without members is forgotten; offsets are kept elsewhere.
+A group without members is dropped; offsets are kept elsewhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from libramq.message.queue import MessageQueue
 
-#: Ours: as many as there may be groups of RocketMQ's (GROUPS_MAX in `catalog`).
+#: Ours: as many as RocketMQ groups (GROUPS_MAX in `catalog`).
 GROUPS_MAX: Final = 25_000
-#: Ours: the memory of all groups, with what members say about themselves: a thousand with 100 KiB each.
+#: Ours: the memory of all groups, including the members' metadata: a thousand groups with 100 KiB each.
 COST_BYTES_MAX: Final = 128 * 1024 * 1024
-#: Ours: of one group, so that its members leave room for those of others. Kafka's brokers keep what all
-#: members of a group say about themselves in one message, of 1 MiB.
+#: Ours: the memory of one group, which must leave room for other groups. Kafka's brokers keep the metadata of
+#: all members of a group in one message of 1 MiB.
 GROUP_COST_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -41,18 +41,18 @@ class Refusal(Enum):
 class _Group(Protocol):
     @property
     def is_unused(self) -> bool:
-        """Return whether nothing would be lost with the group."""
+        """Return whether the group has nothing worth keeping."""
 
     @property
     def cost_bytes(self) -> int:
-        """Return about how much memory it takes."""
+        """Return the approximate memory that the group takes."""
 
 
 G = TypeVar("G", bound=_Group)
 
 
 class Groups(Generic[G]):
-    """The groups of one protocol that have members, or expect some. new: returns an empty one."""
+    """The groups of one protocol that have or expect members. new: returns an empty group."""
 
     def __init__(self, new: Callable[[], G]) -> None:
         self._new = new
@@ -73,15 +73,15 @@ class Groups(Generic[G]):
 
     @property
     def has_room(self) -> bool:
-        """Return whether there is memory for what members say about themselves."""
+        """Return whether there is memory for more members' metadata."""
         return self.cost_bytes <= COST_BYTES_MAX
 
     def has_room_in(self, name: str) -> bool:
-        """Return whether there is memory for what a member of a group says about itself."""
+        """Return whether there is memory for another member's metadata in a group."""
         return self.has_room and self._costs.get(name, 0) <= GROUP_COST_BYTES_MAX
 
     def get_or_create(self, name: str) -> G | None:
-        """Return a group, for a member that joins it; None if it or all take too much memory."""
+        """Return a group for a joining member; None if the group or all groups take too much memory."""
         if not self.has_room_in(name):
             return None
         group = self._groups.get(name)
@@ -90,11 +90,11 @@ class Groups(Generic[G]):
         return group
 
     def put(self, name: str, group: G) -> None:
-        """Take a group that was recorded before a restart."""
+        """Restore a group that was recorded before a restart."""
         self._groups[name] = group
 
     def charge(self, name: str) -> None:
-        """Account for what a group takes now."""
+        """Update the accounted memory of a group."""
         group = self._groups.get(name)
         cost = group.cost_bytes if group is not None else 0
         self.cost_bytes += cost - self._costs.pop(name, 0)
@@ -107,7 +107,7 @@ class Groups(Generic[G]):
         self.charge(name)
 
     def forget_unused(self, name: str) -> bool:
-        """Forget a group that nobody is in; return whether it is gone."""
+        """Forget a group if it is unused; return whether it is gone."""
         group = self._groups.get(name)
         if group is not None and group.is_unused:
             del self._groups[name]
@@ -126,7 +126,7 @@ class ForeignMember(NamedTuple):
 
 
 class ForeignGroup(NamedTuple):
-    """A group with members. strategy: the one that its members agreed on; None while they have not."""
+    """A group with members. strategy: the one its members agreed on; None before that."""
 
     protocol: str
     generation: int
@@ -142,7 +142,7 @@ class ForeignGroups:
         self._sources: list[Callable[[str], ForeignGroup | None]] = []
 
     def add(self, source: Callable[[str], ForeignGroup | None]) -> None:
-        """Add a protocol: a function that returns one of its groups, if that has members."""
+        """Add a protocol: a function that returns one of its groups, or None if it has no members."""
         self._sources.append(source)
 
     def get(self, name: str) -> ForeignGroup | None:

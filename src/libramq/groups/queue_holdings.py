@@ -1,7 +1,6 @@
-"""The holdings of queues: who holds each queue of a group, whom it is meant for, and how long it must rest
-after it was released.
+"""The holdings of queues: the holder, the target member and the rest period of each queue of a group.
 
-A queue has one holder at any moment. The next member is admitted to a released queue:
+A queue has at most one holder at any moment. The next member is admitted to a released queue:
 
         by epochs       at once: the queue's fence refuses the former holder     coordinator/queue_handover
         by asking       after a rest, since the former holder commits one-way
@@ -16,7 +15,7 @@ from libramq.message.queue import MessageQueue
 
 
 class Holding(NamedTuple):
-    """The holder of a queue, under which epoch (0: none), and since when."""
+    """The holder of a queue, the epoch of its grant (0: none), and its time."""
 
     member: str
     epoch: int = 0
@@ -24,9 +23,9 @@ class Holding(NamedTuple):
 
 
 class QueueHoldings:
-    """One group's queues. target: the member each queue is meant for. freed: when a queue was last released.
+    """One group's queues. target: each queue's target member. freed: when a queue was last released.
 
-    rest_ms: how long nobody is admitted to a released queue.
+    rest_ms: the time during which no member is admitted to a released queue.
     """
 
     def __init__(self, *, rest_ms: int = 0) -> None:
@@ -37,7 +36,7 @@ class QueueHoldings:
         self._of_member: dict[str, dict[MessageQueue, Holding]] = {}
 
     def of(self, member: str) -> Mapping[MessageQueue, Holding]:
-        """Return a member's queues, in the order in which it got them."""
+        """Return a member's queues, in the order of their grants."""
         return self._of_member.get(member, {})
 
     def holder(self, queue: MessageQueue) -> str | None:
@@ -65,7 +64,7 @@ class QueueHoldings:
         self.freed[queue] = now_ms
 
     def rest_ms(self, queue: MessageQueue, now_ms: MonotonicMs) -> int:
-        """Return how long a queue still rests before anybody is admitted."""
+        """Return how long a queue still rests before a member is admitted."""
         freed_ms = self.freed.get(queue)
         if freed_ms is None or queue in self.holdings:
             return 0

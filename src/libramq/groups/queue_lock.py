@@ -1,9 +1,9 @@
-"""Queue locks of orderly consumers: who holds a queue's lock, how long it lasts without renewal, and how soon
-a vanished member's is free.
+"""Queue locks of orderly consumers: their holders, lifetime and renewal, and the grace period of a vanished
+member's locks.
 
 Upstream keeps the locks of a vanished consumer for their whole lifetime, while its queues make no progress.
-Here they last a short grace period, in which the consumer may reconnect. It may still be handling messages
-when the next owner begins: after a crash, order across owners is not guaranteed.
+Here they last a short grace period in which the consumer may reconnect. A consumer may still be handling
+messages when the next owner begins: after a crash, order across owners is not guaranteed.
 
 Upstream: broker/client/rebalance/RebalanceLockManager.java.
 """
@@ -20,16 +20,16 @@ from libramq.message.queue import MessageQueue
 LOCK_LIFETIME_MS: Final = 60_000
 #: Ours: the time in which a client may reconnect; orderlyLockGraceMillis.
 LOCK_GRACE_MS: Final = 150
-#: Ours: how soon a member that read a queue under an epoch must lock it, once its group locks queues.
+#: Ours: once a group locks queues, the reader of a queue under an epoch must lock it within this time.
 RESERVED_MS: Final = 3_000
-#: Ours: of how many groups a connection may lock queues before its first heartbeat and be noticed to end;
-#: the locks of others last for their lifetime.
+#: Ours: before its first heartbeat, a connection's end is noticed for at most this many clients with locks;
+#: locks of others last for their lifetime.
 UNKNOWN_CLIENTS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLock:
-    """The holder of a queue, and when its lock was last renewed."""
+    """The holder of a queue, and the time of its last renewal."""
 
     client_id: str
     renewed_at_ms: MonotonicMs
@@ -37,7 +37,7 @@ class QueueLock:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reservation: the only client that may lock a queue, and until when."""
+    """A reservation: the only client that may lock a queue, and the time limit."""
 
     client_id: str
     until_ms: MonotonicMs
@@ -55,9 +55,9 @@ class QueueLocks:
         self._unknown_client_at: dict[tuple[str, str], Hashable] = {}
 
     def reserve(self, group: str, readers: Mapping[MessageQueue, str], *, now_ms: MonotonicMs) -> None:
-        """Reserve queues for their readers under epochs, now that the group has begun to lock queues.
+        """Reserve queues for their readers under epochs, because the group has begun to lock queues.
 
-        Otherwise a new member could lock a queue whose reader does not know yet that locks count.
+        Otherwise a new member could lock a queue whose reader does not know yet that locks are required.
         """
         until_ms = now_ms + RESERVED_MS
         if readers:
@@ -68,7 +68,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: MonotonicMs
     ) -> list[MessageQueue]:
-        """Lock the queues that are free, expired or already the client's; return all it holds now."""
+        """Lock queues that are free, expired or already the client's; return those it now holds."""
         self._forget_vanished(group, now_ms)
         self.returned(group, client_id)
         locks = self._locks.get(group, {})
@@ -85,7 +85,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Unlock queues; those that other clients hold stay locked."""
+        """Unlock queues; queues that other clients hold stay locked."""
         self._unlock(group, {client_id}, queues)
 
     def _unlock(self, group: str, clients: Set[str], queues: Iterable[MessageQueue]) -> None:
@@ -100,7 +100,7 @@ class QueueLocks:
             self._locks.pop(group, None)
 
     def vanished(self, group: str, client_id: str, *, now_ms: MonotonicMs) -> int:
-        """Handle a client's disconnection: return the grace period its locks have (0: it held none)."""
+        """Handle a client's disconnection; return the grace period of its locks (0 if it held none)."""
         reserved = self._reserved.get(group, {})
         for queue in [queue for queue, each in reserved.items() if each.client_id == client_id]:
             del reserved[queue]
@@ -110,9 +110,9 @@ class QueueLocks:
         return self._grace_ms
 
     def note_unknown_client(self, connection: Hashable, group: str, client_id: str) -> None:
-        """Note that a client locks queues although no heartbeat of it has come, as after our restart.
+        """Note that a client locks queues before its first heartbeat, as after a restart of this broker.
 
-        It is no member whose end would be noticed, so its connection is watched.
+        It is not yet a member whose end would be noticed, so its connection is watched.
         """
         client = (group, client_id)
         if self._unknown_clients.count(connection) >= UNKNOWN_CLIENTS_MAX:
@@ -124,7 +124,7 @@ class QueueLocks:
         self._unknown_client_at[client] = connection
 
     def take_unknown_clients(self, connection: Hashable) -> list[tuple[str, str]]:
-        """Return the groups and clients that were noted last for a connection, which has ended."""
+        """Return and forget the groups and clients noted for a connection that has ended."""
         clients = self._unknown_clients.of(connection)
         for client in clients:
             self._unknown_clients.remove(connection, client)
@@ -132,26 +132,26 @@ class QueueLocks:
         return clients
 
     def returned(self, group: str, client_id: str) -> None:
-        """Handle a client's reconnection: its locks are its own again."""
+        """Handle a client's reconnection, which keeps its locks."""
         clients = self._vanished.get(group, {})
         clients.pop(client_id, None)
         if not clients:
             self._vanished.pop(group, None)
 
     def holders(self, group: str, *, now_ms: MonotonicMs) -> set[str]:
-        """Return the clients that hold a lock which has not expired."""
+        """Return the clients that hold an unexpired lock."""
         self._forget_vanished(group, now_ms)
         locks = self._locks.get(group, {})
         return {lock.client_id for lock in locks.values() if not self._is_expired(lock, now_ms)}
 
     def holds_any(self, group: str, *, now_ms: MonotonicMs) -> bool:
-        """Return whether the group holds any lock that has not expired (isLockAllExpired upstream)."""
+        """Return whether the group holds any unexpired lock (isLockAllExpired upstream)."""
         self._forget_vanished(group, now_ms)
         locks = self._locks.get(group, {})
         return any(not self._is_expired(lock, now_ms) for lock in locks.values())
 
     def _forget_vanished(self, group: str, now_ms: MonotonicMs) -> None:
-        """Free the locks of clients whose grace period is over; thousands may have vanished together."""
+        """Free the locks of clients whose grace period is over; thousands may vanish together."""
         vanished = self._vanished.get(group, {})
         gone = {client_id for client_id, at_ms in vanished.items() if now_ms - at_ms >= self._grace_ms}
         for client_id in gone:
@@ -160,7 +160,7 @@ class QueueLocks:
             self._unlock(group, gone, list(self._locks.get(group, {})))
 
     def _is_reserved(self, group: str, client_id: str, queue: MessageQueue, now_ms: MonotonicMs) -> bool:
-        """Return whether a reservation keeps this client out; locking a reserved queue uses it up."""
+        """Return whether a reservation keeps this client out; otherwise the reservation is used up."""
         reserved = self._reserved.get(group)
         if reserved is None or (reservation := reserved.get(queue)) is None:
             return False

@@ -1,7 +1,7 @@
-"""The rebalance as a broker sees it: who owns a queue by its pulls or openings, which queues members take
-from each other, and when a rebalance counts as settled.
+"""The rebalance as a broker sees it: derives queue owners from pulls and openings, detects queues that
+members take from each other, and decides when a rebalance has settled.
 
-Who owns a queue, and when a rebalance has settled, depends on who allocates:
+Ownership and settling depend on who allocates:
 
         the members      the last member to pull a queue owns it; settled when every queue is owned by a
                          present member, no member is idle without need, and nothing has moved for a while
@@ -20,27 +20,27 @@ from libramq.groups.rebalance_event import STATIC_MEMBER_RESTARTED, EventWriter,
 from libramq.groups.unsettled import Owner, Restart, Unsettled, repeated, sum_bounds
 from libramq.message.queue import MessageQueue
 
-#: Ours: the Java client starts pulling a new queue 500 ms after it got it; twice that is quiet.
+#: Ours: twice the 500 ms after which the Java client starts pulling a new queue.
 QUIET_MS: Final = 1_000
 #: Ours: a bit more than one of the Java client's 20 s rounds. Members without a queue here by then have
-#: theirs at other brokers, or have none.
+#: queues at other brokers or none at all.
 IDLE_MS_MAX: Final = 25_000
-#: Ours: half as long again as a member has to give up a queue (state.REVOKE_TIMEOUT_MS). Where nothing
-#: has moved for so long, a coordinator at another broker was not heard when it had granted everything, or is
-#: of a release that does not say so. Who was the first to open a queue so long before we heard that a
-#: rebalance began did so in an earlier one, of which we did not hear.
+#: Ours: one and a half times a member's limit for giving up a queue (state.REVOKE_TIMEOUT_MS). If nothing has
+#: moved for this long, the report that another broker's coordinator has granted everything was lost, or its
+#: release sends none. A queue's first opening this long before the report of a rebalance belongs to an
+#: earlier, unreported rebalance.
 UNREPORTED_MS: Final = 15_000
-#: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported unsettled.
+#: Ours: three of the Java client's 20 s rounds; a rebalance not settled by then is reported as unsettled.
 SETTLE_MS_MAX: Final = 60_000
-#: A member that ended for one of these may not have committed all that it had handled.
+#: A member that ended for one of these reasons may not have committed all handled messages.
 _KILLED: Final = frozenset({Reason.CONNECTION_CLOSED, Reason.SESSION_EXPIRED, Reason.PROCESSING_TIMEOUT})
 
 
 class GroupRebalance:
     """One group's owners and rebalances.
 
-    sent_before: up to where the group was sent a queue's messages, where no owner of it is known here; None:
-    nobody knows.
+    sent_before: returns the offset up to which a queue's messages were sent to the group, for queues without
+    a known owner; None if unknown.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class GroupRebalance:
         self._members: list[str] = []
         self._owners: dict[MessageQueue, Owner] = {}
         self._unsettled: Unsettled | None = None
-        self._early: Unsettled | None = None  # What moved before the coordinator's PEER_STARTED came.
-        self._opened_by_unknown: dict[MessageQueue, int | None] = {}  # With what was sent before.
+        self._early: Unsettled | None = None  # Moves before the coordinator's PEER_STARTED.
+        self._opened_by_unknown: dict[MessageQueue, int | None] = {}  # With sent_before.
         self.contested = ContestedQueues()
-        #: Static members that are back and do not read all of their queues yet, by client id.
+        #: Returned static members that do not read all of their queues yet, by client id.
         self.restarts: dict[str, Restart] = {}
 
     @property
@@ -64,7 +64,7 @@ class GroupRebalance:
 
     @property
     def is_forgettable(self) -> bool:
-        """Return whether nothing is left to observe."""
+        """Return whether there is nothing left to observe."""
         return self._unsettled is None and not self._members
 
     @property
@@ -84,8 +84,8 @@ class GroupRebalance:
     ) -> RebalanceEvent:
         """Begin a rebalance, or continue the one under way with new members.
 
-        epoch: the group's, if it has a coordinator; else changes are counted. is_part: the coordinator is
-        another broker, which reports the whole.
+        epoch: the group's, if it has a coordinator; otherwise changes are counted. is_part: another broker is
+        the coordinator and reports the whole.
         """
         former, self._members = self._members, sorted(set(members))
         self.contested.clear()
@@ -103,7 +103,7 @@ class GroupRebalance:
         return self._write.started(reason, who, self._members, now)
 
     def gone(self, client_id: str, now_ms: MonotonicMs) -> None:
-        """Note that a client's last connection has ended: it reads no more."""
+        """Note that a client's last connection has ended, so that it reads no more."""
         for owner in self._owners.values():
             if owner.client_id == client_id:
                 owner.gone_ms = now_ms
@@ -132,7 +132,7 @@ class GroupRebalance:
         return found
 
     def replaced(self, former: str, client_id: str, name: str, *, now_ms: MonotonicMs) -> None:
-        """Note that a client has taken another's place, as a returning static member of that name does."""
+        """Note that a client has taken another's place, as a returning static member `name` does."""
         stopped_ms = {
             queue: each.stopped_ms for queue, each in self._owners.items() if each.client_id == former
         }
@@ -160,15 +160,15 @@ class GroupRebalance:
     ) -> None:
         """Note that the coordinator has granted every queue to its target.
 
-        holders: their client ids, as far as known. uncommitted: queues that were lost, or released before
-        everything handled was committed. duplicates: messages that members saw again meanwhile; minimum: how
-        many queues had to move, over all brokers.
+        holders: their client ids, as far as known. uncommitted: queues that were lost, or released before all
+        handled messages were committed. duplicates: redelivered messages that members reported meanwhile.
+        minimum: the number of queues that had to move, across all brokers.
         """
         self._members = sorted(set(members))
         if self._unsettled is not None:
             self._unsettled.is_complete = True
             self._unsettled.holders = holders or {}
-            # Whoever is the first to get a queue repeats nothing: the group was never sent a message of it.
+            # A queue's first owner repeats nothing, because the group was never sent a message of it.
             sent = (queue for queue in uncommitted if self._sent(queue, self._owners.get(queue)) != 0)
             self._unsettled.uncommitted.update(sent)
             self._unsettled.duplicates += duplicates
@@ -178,10 +178,10 @@ class GroupRebalance:
     def opened(
         self, queue: MessageQueue, client_id: str | None, *, was_open: bool = False, now_ms: MonotonicMs
     ) -> None:
-        """Note that a member opens a queue: it owns it from now on, and reads it from its first pull on.
+        """Note that a member opens a queue: it owns the queue from now on, and reads it from its first pull.
 
-        client_id: None before its heartbeat; its first pull names it. was_open: it had been open before.
-        A coordinator elsewhere may tell later that a rebalance began; the move belongs to that one.
+        client_id: None before the member's heartbeat; its first pull names it. was_open: the queue was open
+        before. If a coordinator elsewhere reports a rebalance later, the move belongs to that rebalance.
         """
         former = self._owners.get(queue)
         sent_before = self._sent(queue, former)
@@ -217,10 +217,10 @@ class GroupRebalance:
         is_opened: bool = False,
         now_ms: MonotonicMs,
     ) -> None:
-        """Note a member's pull of a queue from `offset` on; is_opened: it has the queue open."""
+        """Note a member's pull of a queue from `offset`; is_opened: the member has the queue open."""
         owner = self._owners.get(queue)
         if owner is None and is_opened and queue not in self._opened_by_unknown:
-            # It had the queue open before this process began: nothing has moved.
+            # The member had opened the queue before this process began, so nothing has moved.
             self._owners[queue] = Owner(client_id, now_ms, offset)
             return
         if owner is not None and owner.client_id == client_id:
@@ -240,7 +240,7 @@ class GroupRebalance:
         self._take(queue, owner, client_id, repeated(sent, offset), now_ms).next_offset = offset
 
     def _sent(self, queue: MessageQueue, owner: Owner | None) -> int | None:
-        """Return up to where a queue's messages were delivered to its former readers; None: unknown."""
+        """Return the offset up to which a queue's messages were sent to former readers; None if unknown."""
         if owner is None:
             return self._sent_before(queue)
         return owner.next_offset if owner.has_begun else owner.sent_before
@@ -248,7 +248,7 @@ class GroupRebalance:
     def answered(
         self, queue: MessageQueue, client_id: str, next_offset: int | None, *, now_ms: MonotonicMs
     ) -> None:
-        """Note the answer to a member's pull: the messages before `next_offset`, or none."""
+        """Note the answer to a member's pull: messages up to `next_offset`, or None for no messages."""
         owner = self._owners.get(queue)
         if owner is None or owner.client_id != client_id:
             return
@@ -263,7 +263,7 @@ class GroupRebalance:
             owner.next_offset = max(before, next_offset)
 
     def diagnosed(self, kind: str, text: str | None, *, now: Now) -> RebalanceEvent:
-        """Return the event of a problem of the group; text: None when it is over."""
+        """Return the event of a problem of the group; text: None if the problem is over."""
         state = "diagnosed" if text is not None else "recovered"
         return self._write.event(state, now, diagnosis=kind, text=text)
 
@@ -277,10 +277,10 @@ class GroupRebalance:
     ) -> list[RebalanceEvent]:
         """Return the last events of the rebalance if it has settled.
 
-        queues: those the group should own here; None if none of its members is connected. openings: queues
-        that are open or granted, and whether they are open to the member of the last grant; None if members
-        allocate for themselves. pops: returns whether the group pops: messages of members that are gone come
-        back, and nobody knows which had them.
+        queues: the queues that the group should own here; None if none of its members is connected. openings:
+        open or granted queues, and whether they are open to the member of the last grant; None if members
+        allocate for themselves. pops: returns whether the group pops; messages of departed members are then
+        redelivered, and it is unknown which they are.
         """
         unsettled = self._unsettled
         if unsettled is None or now.monotonic_ms - unsettled.changed_at_ms < QUIET_MS:
@@ -297,7 +297,7 @@ class GroupRebalance:
         wanted = set(queues or ())
         unidentified: set[MessageQueue] = set()
         if openings is not None:
-            wanted |= owned.keys()  # Its owner's subscription may not have arrived yet.
+            wanted |= owned.keys()  # The owner's subscription may not have arrived yet.
             wanted |= {queue for queue, is_open in openings.items() if queues is None and not is_open}
             named = self._owners.keys() - self._opened_by_unknown.keys()
             unidentified = {queue for queue in wanted if openings.get(queue) and queue not in named}
@@ -305,7 +305,7 @@ class GroupRebalance:
         loads.update(owned[queue] for queue in wanted if queue in owned)
         unowned = len(wanted) - loads.total() - len(unidentified)
         is_over = self._is_over(unsettled, loads, wanted, openings, now.monotonic_ms)
-        is_over = is_over and unidentified.isdisjoint(self._opened_by_unknown)  # They are about to pull.
+        is_over = is_over and unidentified.isdisjoint(self._opened_by_unknown)  # Those are about to pull.
         if self._members and not is_over and now.monotonic_ms - unsettled.started_at_ms < SETTLE_MS_MAX:
             return []
         self._owners = {queue: owner for queue, owner in self._owners.items() if queue in wanted}
@@ -314,9 +314,9 @@ class GroupRebalance:
     def _name_owners(
         self, unsettled: Unsettled, openings: Mapping[MessageQueue, bool], now_ms: MonotonicMs
     ) -> None:
-        """Record owners from the coordinator's report, where they are not known here yet.
+        """Record owners from the coordinator's report if they are not known here yet.
 
-        Some opened their queue before this process began; the heartbeats of others have not come.
+        Some opened their queue before this process began; others have not sent a heartbeat yet.
         """
         for queue, client_id in unsettled.holders.items():
             if not openings.get(queue):
@@ -335,7 +335,7 @@ class GroupRebalance:
         openings: Mapping[MessageQueue, bool] | None,
         now_ms: MonotonicMs,
     ) -> bool:
-        """Return whether every queue is at its final owner."""
+        """Return whether every queue has its final owner."""
         if openings is not None:
             is_complete = unsettled.is_complete or (
                 unsettled.is_part and now_ms - unsettled.changed_at_ms >= UNREPORTED_MS
@@ -369,7 +369,7 @@ class GroupRebalance:
         moved = {
             queue: move
             for queue, move in settled_moves.items()
-            if move.from_ != move.to and move.to in self._members  # Who has come and gone has moved nothing.
+            if move.from_ != move.to and move.to in self._members  # Not those that came and went.
         }
         returned_ms = unsettled.returned_ms
         moves = [move.record(queue, returned_ms.get(queue), now) for queue, move in moved.items()]
@@ -382,7 +382,7 @@ class GroupRebalance:
         if unsettled.has_lost_members and pops():
             redelivered = None
         if unsettled.has_killed and unsettled.owners_before and not self._members:
-            redelivered = None  # The next member's first pulls show it.
+            redelivered = None  # The next member's first pulls will show it.
         return self._write.settled(
             moves,
             self._members,
@@ -398,7 +398,7 @@ class GroupRebalance:
         )
 
     def _note_early(self, now_ms: MonotonicMs) -> None:
-        """Begin to note moves before a rebalance is reported; `changed` continues with them."""
+        """Begin to record moves before a rebalance is reported; `changed` continues with them."""
         if self._unsettled is None and self._early is None:
             self._early = Unsettled(now_ms, now_ms, dict(self.owners))
 
@@ -418,7 +418,7 @@ class GroupRebalance:
         return owner
 
     def _began(self, queue: MessageQueue, owner: Owner, offset: int, now_ms: MonotonicMs) -> None:
-        """Note the first pull of a member that has opened a queue: it reads from now on."""
+        """Note the first pull of a member that has opened a queue, which reads from now on."""
         redelivered = repeated(owner.sent_before, offset)
         owner.has_begun, owner.next_offset = True, offset
         unsettled = self._unsettled or self._early
@@ -426,27 +426,27 @@ class GroupRebalance:
             unsettled.began(queue, owner.client_id, redelivered, now_ms)
 
 
-#: Ours: a bit more than two of the Java client's long polls (brokerSuspendMaxTimeMillis): every reader of a
-#: queue has pulled again by then.
+#: Ours: a bit more than two of the Java client's long polls (brokerSuspendMaxTimeMillis), by when every
+#: reader of a queue has pulled again.
 READING_MS_MAX: Final = 40_000
 
 
 class ContestedQueues:
-    """The queues that members of one group take from each other, and the last two times of each."""
+    """The queues that members of one group take from each other, with the times of the last two takes."""
 
     def __init__(self) -> None:
         self._taken_at_ms: dict[MessageQueue, deque[MonotonicMs]] = {}
 
     def taken(self, queue: MessageQueue, now_ms: MonotonicMs) -> None:
-        """Note that a queue has another owner."""
+        """Note that a queue has changed owners."""
         self._taken_at_ms.setdefault(queue, deque(maxlen=2)).append(now_ms)
 
     def clear(self) -> None:
-        """Start over: the group has changed, and queues have a reason to move."""
+        """Start over, because the group has changed and queues have a reason to move."""
         self._taken_at_ms.clear()
 
     def read_by_two(self, *, since_ms: MonotonicMs, now_ms: MonotonicMs) -> list[MessageQueue]:
-        """Return the queues that were taken twice since then, the last time a moment ago."""
+        """Return the queues that were taken twice since `since_ms`, the last time recently."""
         return sorted(
             queue
             for queue, taken_at_ms in self._taken_at_ms.items()

@@ -1,10 +1,9 @@
-"""Rebalance events: the form of the records in LIBRA_REBALANCE_EVENTS, their reasons, and how large one may
-be.
+"""Rebalance events: the format of the records in LIBRA_REBALANCE_EVENTS, their reasons, and their size limit.
 
 started    why a rebalance began, and who caused it
-moved      which queues changed hands, and how long each was not read
+moved      the queues that changed hands, and how long each was not read
 settled    the totals: moves against the minimum, time to stable, worst pause, redelivered messages, loads
-restarted  a static member is back, and how long its queues were not read; nothing has moved
+restarted  a static member is back: how long its queues were not read; nothing has moved
 diagnosed  a problem of the group, in a sentence; recovered: it is over
 """
 
@@ -19,13 +18,13 @@ from libramq.clock import Now
 T = TypeVar("T")
 
 VERSION: Final = 1
-#: The design's bound on one event; further moves go into more events.
+#: From the design: the maximum size of an event; more moves go into further events.
 EVENT_BYTES_MAX: Final = 256 * 1024
-#: The list of members and their loads may each take this much of it; member_count is always exact.
+#: The list of members and their loads may each take this much of an event; member_count is always exact.
 LIST_BYTES_MAX: Final = 64 * 1024
-#: Ours: how many members a started event names; it is written at every change.
+#: Ours: a started event names at most this many members, because it is written at every change.
 MEMBERS_NAMED_MAX: Final = 200
-#: Ours: how many causers it names; a hundred members may join at once.
+#: Ours: a started event names at most this many causing members; a hundred may join at once.
 CAUSERS_NAMED_MAX: Final = 5
 #: The rest of an event: names and numbers.
 REST_BYTES_MAX: Final = 4 * 1024
@@ -47,17 +46,17 @@ class Reason(StrEnum):
     OPERATOR = "operator"
 
 
-#: The reason of a restarted event, which is the beginning of no rebalance.
+#: The reason of a restarted event, which does not begin a rebalance.
 STATIC_MEMBER_RESTARTED: Final = "static_member_restarted"
 
 
 class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
     """One queue that changed hands. Times are wall-clock milliseconds.
 
-    stopped_ms: the old owner's last read; null if the queue had no owner. resumed_ms: the new owner's first.
-    double_owner_ms: how long the old owner read on after that. redelivered: an upper bound of its
-    redelivered messages. Where that is unknown it is 0, as LibraMQ 0.1.0 needs a number, and
-    redelivered_known is False; otherwise redelivered_known is left out.
+    stopped_ms: the old owner's last read; null if the queue had no owner. resumed_ms: the new owner's first
+    read. double_owner_ms: how long the old owner read on after that. redelivered: an upper bound of the
+    queue's redelivered messages. If unknown, it is 0, because LibraMQ 0.1.0 needs a number, and
+    redelivered_known is False; otherwise redelivered_known is absent.
     """
 
     topic: str
@@ -73,7 +72,7 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
 
     @property
     def redelivered_bound(self) -> int | None:
-        """Return an upper bound of the redelivered messages; None: unknown."""
+        """Return an upper bound of the redelivered messages; None if unknown."""
         return None if self.redelivered_known is False else self.redelivered
 
     @property
@@ -83,13 +82,13 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
 
 
 class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event; fields of other kinds are left out. diagnosis: a diagnosis.Kind.
+    """One event; fields of other kinds are absent. diagnosis: a diagnosis.Kind.
 
-    redelivered_upper_bound: what owners before were sent beyond the offsets at which new ones began; 0 for
-    queues that a coordinated member handed over with all that it had handled committed. Left out of a settled
-    event where a broker does not know what owners were sent before it was restarted. duplicates_reported:
-    by clients that report them; stock ones do not. peak_catch_up_rate: messages of the busiest second that
-    new owners read of what waited in their queues, until they had caught up or the rebalance had settled.
+    redelivered_upper_bound: messages sent to former owners beyond the offsets at which new owners began; 0
+    for queues that a coordinated member handed over with all handled messages committed. Absent from a
+    settled event if the broker was restarted and does not know what it sent before. duplicates_reported: by
+    clients that report them; stock clients do not. peak_catch_up_rate: the backlog messages that new owners
+    read in the busiest second, until they had caught up or the rebalance had settled.
     """
 
     v: int
@@ -117,7 +116,7 @@ class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class EventWriter:
-    """Makes the events of one group, numbered without gaps. epoch: the group's."""
+    """Creates the events of one group, numbered without gaps. epoch: the group's."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -125,7 +124,7 @@ class EventWriter:
         self.epoch = 0
 
     def started(self, reason: Reason, who: str | None, members: Collection[str], now: Now) -> RebalanceEvent:
-        """Return the event of a change that began a rebalance, or came into one."""
+        """Return the event of a change that began a rebalance or came during one."""
         return self.event("started", now, reason=reason, who=who, **_bounded(members))
 
     def settled(
@@ -136,7 +135,7 @@ class EventWriter:
         now: Now,
         **totals: object,
     ) -> list[RebalanceEvent]:
-        """Return the last events of a rebalance: its moves, and the totals."""
+        """Return the last events of a rebalance: its moves and totals."""
         moved = [self.event("moved", now, moves=part) for part in split_moves(moves)]
         fields = {"moved": len(moves), "loads": bounded_loads(loads), **_bounded(members), **totals}
         return [*moved, self.event("settled", now, **fields)]
@@ -164,12 +163,12 @@ _decode = msgspec.json.Decoder(RebalanceEvent).decode
 
 
 def bounded_members(members: Sequence[str]) -> list[str]:
-    """Return as many members as an event may name."""
+    """Return the members that an event names, as many as fit."""
     return list(_within(members[:MEMBERS_NAMED_MAX], LIST_BYTES_MAX, lambda member: len(_encode(member)) + 1))
 
 
 def bounded_loads(loads: Mapping[str, int]) -> dict[str, int]:
-    """Return as many loads as an event may name, the largest first if not all fit."""
+    """Return the loads that an event names, the largest first, as many as fit."""
     ordered = sorted(loads.items(), key=lambda load: -load[1])
     return dict(_within(ordered, LIST_BYTES_MAX, lambda load: len(_encode(load[0])) + 22))
 
@@ -208,7 +207,7 @@ def decode_event(data: bytes) -> RebalanceEvent:
 
 
 def named(who: Sequence[str]) -> str | None:
-    """Return who caused a rebalance, as text; not all, if there are many."""
+    """Return the clients or topics that caused a rebalance as text, shortened if there are many."""
     if len(who) <= CAUSERS_NAMED_MAX:
         return ", ".join(who) or None
     return f"{', '.join(who[:CAUSERS_NAMED_MAX])} and {len(who) - CAUSERS_NAMED_MAX} more"

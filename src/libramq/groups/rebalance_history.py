@@ -1,7 +1,7 @@
-"""The rebalance history: how events of several brokers become one rebalance, for `libra groups history` and
+"""The rebalance history: merges the events of several brokers into rebalances, for `libra groups history` and
 reports.
 
-Each broker records what it observes of a group; reports that overlap in time are one rebalance.
+Each broker records its own observations of a group; reports that overlap in time form one rebalance.
 
     broker-a  started ─ started ──── moved ─ settled
     broker-b      started ────── settled               ──►  one rebalance: two causes, sums, the worst pause
@@ -38,7 +38,7 @@ class BrokerEvent(NamedTuple):
 
 
 def broker_events(bodies: Iterable[tuple[str, bytes]]) -> Iterator[BrokerEvent]:
-    """Yield the events that brokers, by their names, have recorded; those of a later version are left out."""
+    """Decode the events of brokers, given with their names; events of later versions are skipped."""
     for broker_name, body in bodies:
         with contextlib.suppress(msgspec.DecodeError):
             yield BrokerEvent(broker_name, decode_event(body))
@@ -53,9 +53,9 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
-    """One rebalance of a group, over all brokers. Fields known only at its end are None before.
+    """One rebalance of a group, across all brokers. Fields known only at its end are None before.
 
-    redelivered_upper_bound: None also where one of its brokers does not know it.
+    redelivered_upper_bound: also None if one of the brokers does not know it.
     """
 
     group: str
@@ -100,7 +100,7 @@ class _Part:
 
 
 def rebalances(events: Iterable[BrokerEvent], *, wall_ms: WallMs) -> list[Rebalance]:
-    """Return the rebalances of all groups in the events, by time. Each broker's events are in its order."""
+    """Return the rebalances of all groups in the events, by time. Each broker's events must be in order."""
     by_group: dict[str, dict[str, list[RebalanceEvent]]] = {}
     for broker_name, event in events:
         by_group.setdefault(event.group, {}).setdefault(broker_name, []).append(event)
@@ -115,12 +115,12 @@ def rebalances(events: Iterable[BrokerEvent], *, wall_ms: WallMs) -> list[Rebala
 
 
 def _parts(broker_name: str, events: Iterable[RebalanceEvent]) -> list[_Part]:
-    """Return one broker's rebalances. An end without its beginning is left out."""
+    """Return one broker's rebalances. An end without a beginning is skipped."""
     parts: list[_Part] = []
     current: _Part | None = None
     for event in events:
         if current is not None and event.seq <= current.last_seq:
-            current.was_interrupted, current = True, None  # The broker counts from 0 again: it was restarted.
+            current.was_interrupted, current = True, None  # Restarted: the broker counts from 0 again.
         if event.kind == "started":
             if current is None:
                 current = _Part(broker_name, [event])
@@ -195,7 +195,7 @@ def _together(group: str, parts: Sequence[_Part], wall_ms: WallMs) -> Rebalance:
 
 
 def _minimum(settled: Sequence[RebalanceEvent], *, is_whole: bool) -> int | None:
-    """Return how many queues had to move; at most as many as did, once all have settled.
+    """Return the number of queues that had to move, at most those that did once all have settled.
 
     A coordinator may have planned twice before a member opened its new queues, and counted both.
     """

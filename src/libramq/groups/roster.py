@@ -1,13 +1,13 @@
-"""The roster: the members of groups, by the broker that each is connected to; when the lists of two brokers
-agree, and when a broker is too silent to count.
+"""The roster: the members of groups by the broker (edge) each is connected to, and the member lists that
+coordinators publish.
 
-        edges        who is connected to which broker, including this one, as each of them reports
-        list         the members of a group over all edges, as the group's coordinator lists them for its
-        edges published    the lists that this broker made as a coordinator, and the edges that have them
+        edges        the members connected to each broker, including this one, as that broker reports them
+        list         the members of a group across all edges, as its coordinator sends them to its edges
+        published    the lists that this broker has sent as a coordinator, and the edges that have them
 
 Stock clients send heartbeats only to brokers that hold their topics, so no broker knows them all. A group
-with members at one edge only needs no list: that edge knows them. While a coordinator is out of reach its
-last list stays valid.
+with members at only one edge needs no list, because that edge knows them. While a coordinator is unreachable,
+its last list stays valid.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -19,10 +19,9 @@ from libramq.formats.document import Document
 
 
 class EdgeMember(Document, frozen=True, kw_only=True):
-    """A client that is connected to an edge. stock: it uses no coordinator.
+    """A client connected to an edge. stock: it uses no coordinator.
 
-    topics: of a stock client, sorted. allocates: it has fetched the member list there, to allocate for
-    itself.
+    topics: a stock client's, sorted. allocates: it has fetched the member list there, to allocate for itself.
     """
 
     client_id: str
@@ -32,10 +31,10 @@ class EdgeMember(Document, frozen=True, kw_only=True):
 
 
 class ServerAssignedMembers(NamedTuple):
-    """The members of a group whose queues are to be assigned by a broker.
+    """The members of a group whose queues a broker assigns.
 
-    version: changes with every change of members or subscriptions. topics: of each member, by client id.
-    allocates: a member allocates for itself.
+    version: changes with every change of members or subscriptions. topics: each member's, by client id.
+    allocates: whether a member allocates for itself.
     """
 
     version: Hashable
@@ -52,7 +51,7 @@ class ServerAssignedMembers(NamedTuple):
 
 
 class MemberList(NamedTuple):
-    """A coordinator's list of one group. No client ids: all members are here, and known without it.
+    """A coordinator's list of one group. Without client ids: all members are here, and no list is needed.
 
     version: grows with each list of one coordinator.
     """
@@ -64,7 +63,7 @@ class MemberList(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A list to be sent, and to which edges. No client ids: the list is withdrawn."""
+    """A list to be sent to edges. Without client ids: the list is withdrawn."""
 
     group: str
     client_ids: Sequence[str]
@@ -73,7 +72,7 @@ class Publication:
 
 @dataclass(slots=True)
 class _Edge:
-    """One broker. masters: the brokers it knew last. is_whole: it has reported all its groups."""
+    """One broker. masters: the brokers it last knew. is_whole: it has reported all its groups."""
 
     seen_at_ms: MonotonicMs
     masters: Sequence[str] = ()
@@ -95,19 +94,19 @@ class Roster:
     # Reports of edges.
 
     def edge_reported(self, edge: str, masters: Sequence[str], *, now_ms: MonotonicMs) -> bool:
-        """Note a report of an edge; return whether it has reported all its groups before."""
+        """Note a report of an edge; return whether it had already reported all its groups."""
         known = self._edges.setdefault(edge, _Edge(now_ms))
         known.seen_at_ms, known.masters = now_ms, masters
         return known.is_whole
 
     def report(self, edge: str, groups: Mapping[str, Sequence[EdgeMember]], *, complete: bool) -> list[str]:
-        """Take an edge's members of these groups; complete: these are all groups it reports here."""
+        """Take an edge's members of these groups; complete: it has no other groups coordinated here."""
         known = self._edges[edge]
         reported = {group: tuple(members) for group, members in groups.items()}
         if complete:
             known.is_whole = True
             reported = dict.fromkeys(known.groups, ()) | reported
-        # An empty group is news too, if nothing was known of it.
+        # An empty group also counts as changed if it was unknown.
         changed = [group for group, members in reported.items() if known.groups.get(group) != members]
         for group in changed:
             self._server_assigned.pop(group, None)
@@ -139,15 +138,15 @@ class Roster:
             edge.seen_at_ms = min(now_ms, edge.seen_at_ms + stall_ms)
 
     def silent_edges(self, *, since_ms: MonotonicMs) -> list[str]:
-        """Return the edges that have been silent since then."""
+        """Return the edges that have been silent since `since_ms`."""
         return [name for name, edge in self._edges.items() if edge.seen_at_ms < since_ms]
 
     def agrees(self, edge: str, masters: Sequence[str]) -> bool:
-        """Return whether an edge has reported all its groups coordinated here, if these are all brokers."""
+        """Return whether an edge knows exactly these brokers, and has reported all its groups."""
         known = self._edges.get(edge)
         return known is not None and known.is_whole and list(known.masters) == list(masters)
 
-    # Members of a group, over all edges.
+    # Members of a group, across all edges.
 
     def client_ids(self, group: str) -> list[str]:
         """Return all members of a group, sorted, without duplicates."""
@@ -166,7 +165,7 @@ class Roster:
             known = self._server_assigned[group] = ServerAssignedMembers.of(
                 ("edges", self._version),
                 ((member.client_id, member.topics) for member in members),
-                # Our clients do so beside stock ones, even if they have not fetched from a new broker.
+                # LibraMQ's clients do so beside stock ones, even before they fetch from a new broker.
                 allocates=any(member.allocates or not member.stock for member in members),
             )
         return known
@@ -181,10 +180,10 @@ class Roster:
         self._listed_elsewhere.setdefault(group, set()).add(edge)
 
     def publish(self, group: str) -> Publication | None:
-        """Return the group's list to be sent, if any edge needs it.
+        """Return the group's list if any edge needs it.
 
-        Every edge has the list of a group with members at several edges; an edge with an earlier list, ours
-        or another coordinator's, is sent its withdrawal.
+        A group with members at several edges has its list at each of these edges. An edge with an obsolete
+        list, from this or another coordinator, is sent the new one or its withdrawal.
         """
         edges = frozenset(name for name, edge in self._edges.items() if group in edge.groups)
         wanted = (self.client_ids(group), edges) if len(edges) > 1 else None
@@ -202,11 +201,11 @@ class Roster:
         return Publication(group, client_ids, to) if to else None
 
     def published_to(self, edge: str) -> list[tuple[str, Sequence[str]]]:
-        """Return the groups whose lists an edge has, with these lists."""
+        """Return the groups whose lists an edge has, with the lists."""
         return [(group, ids) for group, (ids, edges) in self._published.items() if edge in edges]
 
     def forget_published(self, lives_here: Callable[[str], bool]) -> None:
-        """Drop the lists of groups that are coordinated elsewhere now."""
+        """Drop the lists of groups that are now coordinated elsewhere."""
         self._published = {group: known for group, known in self._published.items() if lives_here(group)}
         self._listed_elsewhere = {
             group: edges for group, edges in self._listed_elsewhere.items() if lives_here(group)
@@ -215,7 +214,7 @@ class Roster:
     # Lists that this broker has received, as an edge.
 
     def listed(self, group: str) -> Sequence[str] | None:
-        """Return the client ids of a group by its list; None if its members are all here."""
+        """Return the client ids in a group's list; None if all members are here."""
         known = self._lists.get(group)
         return known.client_ids if known is not None else None
 
@@ -224,7 +223,7 @@ class Roster:
         return [group for group, known in self._lists.items() if known.broker_name != broker_name]
 
     def take_list(self, group: str, members: MemberList) -> bool:
-        """Take a coordinator's list of a group; return whether it is news."""
+        """Take a coordinator's list of a group; return whether it is new."""
         known = self._lists.get(group)
         if (
             known is not None

@@ -1,12 +1,12 @@
-"""Groups with server-side assignment: whether a member's query is answered by a sticky assignment, by its own
-strategy or not at all, and who is to query again.
+"""Groups with server-side assignment: answers a member's query with a sticky assignment or by the member's
+own strategy, and tells members to query again.
 
-        all members ask                         the group's sticky assignment, over all topics and brokers
-        some allocate for themselves            the result of the request's strategy, which is also theirs
-        members or queues are not known yet     no answer: the member keeps what it has
+        all members query                       the group's sticky assignment, across all topics and brokers
+        some allocate for themselves            the result of the request's strategy, which they use as well
+        members or queues are not known yet     no answer: the member keeps its queues
 
-Decisions are returned: the answer, the members that should ask again, and the `AssignmentUpdate` for the
-other brokers, so that one of them can continue from there. Times are monotonic.
+A decision has the answer, the members that should query again, and the `AssignmentUpdate` for the other
+brokers, from which one of them can continue. Times are monotonic.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ log = get_logger(__name__)
 
 
 class Decision(NamedTuple):
-    """queues: of the requested topic; None: keep the current ones. update: for the other brokers."""
+    """A decision. queues: the requested topic's; None: keep the current ones. update: for other brokers."""
 
     queues: Sequence[MessageQueue] | None = None
     update: AssignmentUpdate | None = None
@@ -38,8 +38,9 @@ KEEP = Decision()
 class ServerAssignedGroups:
     """The groups coordinated here, and the assignment tables of all groups.
 
-    members: the members of a group, None if there are none. queues: all queues of a topic at any broker,
-    sorted; None while they are unknown. compute: has a thread compute a large group's target, for `computed`.
+    members: returns the members of a group; None if there are none. queues: returns the sorted queues of a
+    topic at all brokers; None while they are unknown. compute: lets a thread compute a large group's target,
+    which `computed` takes.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class ServerAssignedGroups:
         return group in self._assignments
 
     def topics(self) -> set[str]:
-        """Return the topics of all groups, whose queues matter."""
+        """Return the topics of all groups."""
         return {topic for group in self._assignments for topic in self.topics_of(group)}
 
     def topics_of(self, group: str) -> frozenset[str]:
@@ -74,15 +75,15 @@ class ServerAssignedGroups:
         return frozenset().union(*members.topics.values()) if members is not None else frozenset()
 
     def fresh_until_ms(self, group: str) -> MonotonicMs:
-        """Return until when a large group's target stands."""
+        """Return the time until which a large group's target is fixed."""
         return self._assignments[group].fresh_until_ms
 
     def ask(self, group: str, client_id: str, topic: str, strategy: str, *, now_ms: MonotonicMs) -> Decision:
-        """Answer a member's request; ConfigError for a strategy that is unknown or needs more input."""
+        """Answer a member's request; raises ConfigError if the strategy is unknown or needs more input."""
         members = self._members(group)
         queues = self._queues(topic)
         if members is None or client_id not in members.topics:
-            return KEEP  # Its heartbeat is on its way; upstream's strategies would take everything from it.
+            return KEEP  # Its heartbeat is under way; upstream's strategies would take all its queues.
         assignment = self._assignments.get(group)
         if assignment is None:
             assignment = self._assignments[group] = self._new_assignment(group)
@@ -93,8 +94,8 @@ class ServerAssignedGroups:
             assignment.give(client_id, topic, share, now_ms=now_ms)
             return Decision(share, self._record_update(group, client_id, topic, share))
         gone: list[str] | None = []
-        # Of all topics: a target that changes between two questions of a member takes a queue from it for
-        # another, and gives it back when nobody asks any more.
+        # Check all topics: if the target changed between two queries of a member, a queue could move to
+        # another member and back without a further query.
         known = {name: lot for name in assignment.topics if (lot := self._queues(name)) is not None}
         if not assignment.is_current(members.version, {**known, topic: queues}, now_ms=now_ms):
             gone = self._update(group, assignment, members, now_ms)
@@ -128,7 +129,7 @@ class ServerAssignedGroups:
     def computed(
         self, group: str, work: TargetWork, target: BrokerTarget | Exception, *, now_ms: MonotonicMs
     ) -> AssignmentUpdate | None:
-        """Take a large group's target, if it is awaited; return the members that should query again."""
+        """Take a large group's target if it is awaited; return the members that should query again."""
         assignment, members = self._assignments.get(group), self._members(group)
         if assignment is None or assignment.awaited is not work or members is None:
             return None
@@ -139,7 +140,7 @@ class ServerAssignedGroups:
         return self._record_update(group, gone=gone, ask_again=assignment.waiting(now_ms=now_ms))
 
     def adopt(self, group: str) -> AssignmentUpdate:
-        """Take over a group that is coordinated here now, with its newest table; return the table as ours."""
+        """Take over a group with its newest table; return the table as this broker's update."""
         (known,) = self.tables.updates(lambda name: name == group)
         update = AssignmentUpdate(
             broker_name=self._own,
@@ -152,9 +153,9 @@ class ServerAssignedGroups:
         return update
 
     def given_otherwise(self, table: AssignmentUpdate) -> set[str]:
-        """Return the members of a group coordinated here to which another broker gave other queues."""
+        """Return the members of a group coordinated here to which another broker assigned other queues."""
         if table.broker_name == self._own:
-            return set()  # An older copy of ours.
+            return set()  # An older copy of this broker's table.
         here = self.tables.assignments(table.group)
         return {
             each.client_id
@@ -163,11 +164,11 @@ class ServerAssignedGroups:
         }
 
     def have_query(self, group: str, client_ids: Sequence[str]) -> AssignmentUpdate | None:
-        """Return the update by which these members query again."""
+        """Return the update that makes these members query again."""
         return self._record_update(group, ask_again=dict.fromkeys(client_ids, 1))
 
     def leave(self, group: str) -> None:
-        """Give up a group that is coordinated elsewhere now."""
+        """Give up a group that is now coordinated elsewhere."""
         self._assignments.pop(group, None)
         self._mixed.discard(group)
 
@@ -188,9 +189,9 @@ class ServerAssignedGroups:
     def _update(
         self, group: str, assignment: BrokerAssignment, members: ServerAssignedMembers, now_ms: MonotonicMs
     ) -> list[str] | None:
-        """Compute the target; return the former members, or None while a topic's queues are unknown.
+        """Compute the target; return the departed members, or None while a topic's queues are unknown.
 
-        While a thread computes it, the one before is answered from, or None if there is none.
+        While a thread computes it, the previous target stays in use; None if there is none.
         """
         if assignment.awaited is not None:
             return [] if assignment.has_target else None
@@ -220,7 +221,7 @@ class ServerAssignedGroups:
         gone: Sequence[str] = (),
         ask_again: Mapping[str, int] | None = None,
     ) -> AssignmentUpdate | None:
-        """Return the update for the other brokers, if there is one."""
+        """Record a change in the table; return the update for the other brokers, or None without a change."""
         assignments = []
         if client_id and not self.tables.has(group, client_id, topic, queues):
             assignments = [TopicAssignment.of(client_id, topic, queues)]

@@ -1,8 +1,8 @@
-"""The tag conflict: when members of one group subscribe to different tags of one topic, so that messages are
-passed over.
+"""The tag conflict: members of one group subscribe to different tags of one topic, so that messages are
+skipped.
 
-A queue is read by one member at a time, which gets what its own expression selects, and passes over the rest
-for the whole group: members with the tags `a` and `b` each miss what lies in the other's queues.
+One member at a time reads a queue. It gets the messages that its own expression selects, and skips the rest
+for the whole group. Members with the tags `a` and `b` each miss messages in the other's queues.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,16 +13,17 @@ from libramq.filter.sql import SQL92
 from libramq.filter.tag import ALL, parse_tag_filter
 from libramq.message.names import RETRY_PREFIX
 
-#: Ours: how many topics, how many members of each expression and how much of an expression a sentence names.
+#: Ours: a sentence names at most this many topics, and members of each expression.
 NAMED_MAX: Final = 8
+#: Ours: a sentence shows at most this many characters of an expression.
 EXPRESSION_SHOWN_MAX: Final = 100
 
 
 def tag_conflict(members: Iterable[tuple[str, Mapping[str, str]]]) -> str:
-    """Return the conflict in a sentence with the remedy; "" if there is none.
+    """Return a sentence with the conflict and its remedy; "" if there is none.
 
-    members: client ids, and the expression of each topic; of several of one client the last counts: it has
-    subscribed anew, and is still leaving. A topic that only some subscribe to is no conflict.
+    members: client ids with the expression of each topic. A client that rejoined while still leaving appears
+    twice; its last entry counts. A topic that only some members subscribe to is no conflict.
     """
     by_topic: dict[str, dict[str, list[str]]] = {}
     known: dict[str, str] = {}
@@ -43,7 +44,7 @@ def tag_conflict(members: Iterable[tuple[str, Mapping[str, str]]]) -> str:
 
 
 def canonical(expression: str) -> str:
-    """Return an expression in the form shared by all that mean the same; an SQL92 one as it is."""
+    """Return the canonical form of an expression; an SQL92 expression is returned unchanged."""
     if expression.startswith(f"{SQL92}: "):
         return expression
     try:

@@ -1,5 +1,5 @@
-"""The unsettled rebalance: what a broker has observed since one began: moves, pauses, redelivered messages,
-the peak of catching up, and how few moves would have led to the same loads.
+"""The unsettled rebalance: a broker's observations since one began: moves, pauses, redelivered messages, the
+catch-up peak, and the fewest moves that lead to the same loads.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from libramq.clock import MonotonicMs, Now
 from libramq.groups.rebalance_event import QueueMove
 from libramq.message.queue import MessageQueue
 
-#: The design's window for the peak of a catch-up.
+#: From the design: the window of the catch-up peak.
 CATCH_UP_WINDOW_MS: Final = 1_000
 
 
 class CatchUpPeak:
-    """Counts the backlog that members read of queues they were assigned: in this second, and in the busiest.
+    """Counts backlog messages read from newly assigned queues, in the current and in the busiest second.
 
-    A backlog that is read at once loads whatever the handlers write to.
+    A backlog read at once puts load on the systems that handlers write to.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class CatchUpPeak:
 
     @property
     def peak_rate(self) -> int:
-        """Return the highest rate so far, in messages a second."""
+        """Return the highest rate so far, in messages per second."""
         return self._peak
 
     def read(self, count: int, *, now_ms: MonotonicMs) -> None:
@@ -44,11 +44,11 @@ class CatchUpPeak:
 
 @dataclass(slots=True)
 class Owner:
-    """The puller of a queue: its last read, whether that still waits, and up to where it was sent messages.
+    """The puller of a queue: its last read, whether that still waits, and the end of the messages sent to it.
 
-    next_offset: None until that is known. has_begun: it has pulled. sent_before: up to where those before it
-    were sent messages, which may have handled more of them than they committed; None: nobody knows. gone_ms:
-    when its last connection ended; a static member may return.
+    next_offset: None until known. has_begun: it has pulled. sent_before: the end of the messages sent to
+    former owners, which may have handled more than they committed; None if unknown. gone_ms: when its last
+    connection ended; a static member may return.
     """
 
     client_id: str
@@ -62,15 +62,15 @@ class Owner:
 
     @property
     def stopped_ms(self) -> MonotonicMs:
-        """Return when an owner that is gone read last: its held pull counts until its connection ended."""
+        """Return the time of a departed owner's last read; a held pull counts until the connection ended."""
         return self.read_at_ms if self.gone_ms is None else max(self.read_at_ms, self.gone_ms)
 
 
 @dataclass(slots=True)
 class Restart:
-    """A static member that is back, and does not read all of its queues yet.
+    """A returned static member that does not read all of its queues yet.
 
-    stopped_ms: when each of the others was read last. redelivered: an upper bound; None: unknown.
+    stopped_ms: when each unread queue was last read. redelivered: an upper bound; None if unknown.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Restart:
     redelivered: int | None = 0
 
     def include(self, unfinished: "Restart") -> None:
-        """Include a restart during which the member was restarted again."""
+        """Include an unfinished restart, during which the member restarted again."""
         self.pause_ms, self.redelivered = unfinished.pause_ms, unfinished.redelivered
         self.stopped_ms |= {
             queue: at for queue, at in unfinished.stopped_ms.items() if queue in self.stopped_ms
@@ -96,9 +96,9 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A queue that changed hands: when the old owner read it last, and the new one first.
+    """A queue that changed hands: the old owner's last read, and the new owner's first.
 
-    redelivered: an upper bound of the redelivered messages; None: unknown.
+    redelivered: an upper bound of the redelivered messages; None if unknown.
     """
 
     from_: str | None
@@ -108,7 +108,7 @@ class Move:
     redelivered: int | None
 
     def record(self, queue: MessageQueue, returned_ms: MonotonicMs | None, now: Now) -> QueueMove:
-        """Return the move in the form of events; returned_ms: when the old owner read on, if it did."""
+        """Return the move in the format of events; returned_ms: when the old owner read again, if it did."""
         return QueueMove(
             topic=queue.topic,
             broker=queue.broker_name,
@@ -127,12 +127,12 @@ class Move:
 class Unsettled:
     """A rebalance under way.
 
-    first_reads_ms: when each member first read a queue that was not its own. returned_ms: when the old owner
-    read it again, after the new one had begun. is_complete: the coordinator has granted all queues. holders:
-    the client ids of the grants' members, as far as known here, for members not heard from since this process
-    began. has_killed: members ended without committing what they had handled. uncommitted: queues that were
-    lost, or released before everything handled was committed. minimum: as a coordinator counts it over all
-    brokers.
+    first_reads_ms: when each member first read a queue that it did not own. returned_ms: when the old owner
+    read a queue again after the new one had begun. is_complete: the coordinator has granted all queues.
+    holders: the client ids of the granted members, as far as known here, for members not seen since this
+    process began. has_killed: a member ended, perhaps without committing all handled messages. uncommitted:
+    queues that were lost, or released before all handled messages were committed. minimum: a coordinator's
+    count across all brokers.
     """
 
     started_at_ms: MonotonicMs
@@ -152,9 +152,9 @@ class Unsettled:
     minimum: int | None = None
 
     def begin(self, now_ms: MonotonicMs, *, first_since_ms: MonotonicMs) -> None:
-        """Count moves that preceded the report of the rebalance as its own.
+        """Count moves that preceded the report of the rebalance as part of it.
 
-        Queues that had no owner before, and were taken before first_since_ms, have not moved in this one.
+        Queues without a former owner that were taken before first_since_ms do not count as moved in it.
         """
         self.started_at_ms = now_ms
         for queue, move in list(self.moves.items()):
@@ -183,7 +183,7 @@ class Unsettled:
         stopped_ms = None
         if former is not None:
             stopped_ms = former.read_at_ms
-            if former.is_waiting:  # A held pull counts as reading until the start.
+            if former.is_waiting:  # A held pull counts as a read until the start.
                 stopped_ms = max(stopped_ms, self.started_at_ms)
         self.moves[queue] = Move(
             from_=former.client_id if former is not None else None,
@@ -196,7 +196,7 @@ class Unsettled:
     def began(
         self, queue: MessageQueue, client_id: str, redelivered: int | None, now_ms: MonotonicMs
     ) -> None:
-        """Note that a member which has opened a queue reads it from now on."""
+        """Note that a member reads from now on a queue that it has opened."""
         move = self.moves.get(queue)
         if move is None or move.to != client_id:
             return
@@ -207,7 +207,7 @@ class Unsettled:
         )
 
     def rename(self, old: str, new: str) -> None:
-        """Note that a client has taken another's place: its queues have not moved."""
+        """Note that a client has taken another's place, so that no queue has moved."""
         for queue, owner in self.owners_before.items():
             if owner == old:
                 self.owners_before[queue] = new
@@ -219,9 +219,9 @@ class Unsettled:
     def settled_moves(self, not_begun: Container[MessageQueue] = ()) -> dict[MessageQueue, Move]:
         """Return the final move of each queue.
 
-        Offsets only show what the former owner was sent, and show nothing for queues that their new owner has
-        not read yet. Where the coordinator reported the releases, a queue handed over committed has no
-        redelivery.
+        Offsets show only the messages sent to the former owner, and show nothing for queues that their new
+        owner has not read yet. If the coordinator reported the releases, a queue handed over with everything
+        committed has no redelivery.
         """
         moves = {}
         for queue, move in self.moves.items():
@@ -232,22 +232,22 @@ class Unsettled:
         return moves
 
     def least(self, before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int | None:
-        """Return how many queues had to move; unknown to a broker that sees only a part."""
+        """Return the number of queues that had to move; None for a broker that sees only a part."""
         if self.is_part:
             return None
         return self.minimum if self.minimum is not None else minimum_moves(before, loads)
 
 
 def repeated(sent: int | None, offset: int) -> int | None:
-    """Return how many messages are redelivered that were sent up to `sent`, and are read from `offset` on.
+    """Return the number of redelivered messages if they were sent up to `sent` and are read from `offset`.
 
-    None: it is unknown up to where they were sent.
+    None if `sent` is unknown.
     """
     return max(0, sent - offset) if sent is not None else None
 
 
 def sum_bounds(bounds: Iterable[int | None]) -> int | None:
-    """Return the sum of bounds; None: one of them is not known."""
+    """Return the sum of bounds; None if one of them is unknown."""
     total = 0
     for bound in bounds:
         if bound is None:
@@ -257,10 +257,10 @@ def sum_bounds(bounds: Iterable[int | None]) -> int | None:
 
 
 def minimum_moves(owners_before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int:
-    """Return the fewest queues that must change hands for members to have such loads, whichever has which.
+    """Return the fewest queues that must change hands for members to have these loads, whichever has which.
 
-    A broker sees its own queues only: for a group with queues at several brokers, loads that are even over
-    all are uneven here, and the loads that the members ended with are the only fair measure.
+    A broker sees only its own queues: for a group with queues at several brokers, loads that are even overall
+    are uneven here, so the final loads of the members are the only fair measure.
     """
     before = Counter(owners_before.values())
     kept = sorted((before[member] for member in loads), reverse=True)

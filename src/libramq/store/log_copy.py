@@ -4,8 +4,7 @@ diverged one.
     bytes ─► whole records and blanks ─► the log, as they came ─► units, from the records themselves
 
 An incomplete record waits in memory, so the log always ends at the end of a record. An empty copy begins
-where the master begins to send, at the start of a file. Upstream: DefaultMessageStore.appendToCommitLog,
-ReputMessageService.
+where the master begins to send, at the start of a file.
 
 Where the logs diverge, the slave's is cut (`cut_log`):
 
@@ -13,6 +12,8 @@ Where the logs diverge, the slave's is cut (`cut_log`):
 
 A crash between any two steps leaves a log that recovery accepts: recovery begins at the lowered point, and
 the part not yet cut is still valid. The slave compares the logs again before it copies.
+
+Upstream: DefaultMessageStore.appendToCommitLog, ReputMessageService.
 """
 
 from collections import deque
