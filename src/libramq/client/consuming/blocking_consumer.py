@@ -1,4 +1,4 @@
-"""The blocking consumer: the asyncio one with its event loop on a thread of its own.
+"""The blocking consumer: the asyncio one, with its event loop on a separate thread.
 
 Buffered messages are taken on the caller's thread; only waiting for more needs the loop.
 """

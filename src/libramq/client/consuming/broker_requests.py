@@ -63,7 +63,7 @@ class DirectDelivery(Delivery):
     """A message that an operator passes to a handler, outside of its queue.
 
     Brokers do the same with a retry that reached a group member without a subscription to its topic.
-    It does not block the queue, and its result neither moves an offset nor sends the message back.
+    The delivery does not block the queue, and its result neither moves an offset nor sends the message back.
     ended: called with the result, on the network thread.
     """
 

@@ -152,7 +152,7 @@ class Consumer(GroupConsumer):
     Messages come with `getmany`, `getone` or `async for`. Returned messages are in progress until they are
     done:
     - when any task asks for more messages,
-    - when `commit` is called with an offset behind them,
+    - when `commit` is called with an offset after them,
     - when `commit()` is called by the task that fetched them, or by any task once that one has ended,
     - at the end of `async with`, unless an exception ends the block.
 
@@ -292,7 +292,7 @@ class Consumer(GroupConsumer):
     def decoded(self, deserializer: Callable[[bytes], Value]) -> DecodedMessages[Value]:
         """Return an iterator of each message with the value of its body: `decoded(json.loads)`.
 
-        If the deserializer fails, the error names the message, and the next step continues behind it.
+        If the deserializer fails, the error names the message, and the next step continues after it.
         """
         return DecodedMessages(self, deserializer)
 

@@ -368,7 +368,7 @@ class ConsumerNetwork:
         self._event(partial(self.core.handled, of_queues))
 
     def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
-        """Handle a broker's request; outside of `start` and `stop` it gets no answer."""
+        """Handle a broker's request; it gets no answer while the consumer does not run."""
         if self._is_running:
             self._broker_requests.handle(request, answer)
 

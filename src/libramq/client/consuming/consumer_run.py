@@ -156,7 +156,7 @@ class ConsumerRun:
     async def stop(self, timeout_ms: int) -> None:
         """Leave the group. A second call waits for the first; a call during the start waits for that.
 
-        In the child of a fork this does nothing: the consumer is the parent's.
+        In a forked child this does nothing: the consumer belongs to the parent.
         """
         if self._thread.is_parents:
             return

@@ -80,7 +80,6 @@ class ConsumerSettings:
     fetches: the program fetches messages itself (`Consumer`); they are not passed to handlers.
     auto_commit: offsets are committed automatically. assigns: the program chooses its queues, and is not a
     member of the group.
-
     pop: the member pops messages and owns no queues. invisible_ms: how long popped messages are invisible to
     others; extended while a handler runs.
     dead_letter_errors: a dead letter carries the exception of its handler, as properties.

@@ -297,7 +297,7 @@ class GroupConsumer(AsyncClient):
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Stop delivering messages of the given queues, or of all; the queues stay assigned.
 
-        The pause holds until `resume`, also for queues that are assigned later.
+        The pause holds until `resume`, even for queues that are assigned later.
         """
         listed = _listed(queues)
         await self._call(lambda network: network.pause(listed))

@@ -301,8 +301,7 @@ class KnownBrokers:
     # The end.
 
     def unregister(self, now_ms: MonotonicMs) -> None:
-        """Unregister at each broker once it has answered all heartbeats, or after LEAVE_TIMEOUT_MS; then
-        stop.
+        """Unregister at each broker that has answered all heartbeats, or after LEAVE_TIMEOUT_MS; then stop.
 
         Apache's brokers handle the two on different threads: a heartbeat handled after the unregistration
         would keep us a member, with unread queues, for two minutes.

@@ -49,7 +49,6 @@ class PushConsumer(GroupConsumer):
     pop: the member owns no queues; it takes the next messages of any queue, and acknowledges each (POP). No
     message waits behind a slow one, and nothing is rebalanced. Order is not kept. invisible_ms: after this
     time (60 s) others handle the messages of a killed member; it is extended while a handler runs.
-
     dead_letter_errors: at LibraMQ's brokers a dead letter carries, as properties, the type of the handler's
     last exception and the first 512 characters of its text. False: neither, as texts may reveal too much.
     broadcasting: every member gets every message and keeps its own offsets in a file below local_offsets;

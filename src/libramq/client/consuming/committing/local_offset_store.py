@@ -4,8 +4,8 @@
                                         offsets.json.lock, which its owner has locked
 
 Path and format are Apache's, so either client continues where the other stopped; the lock is LibraMQ's own.
-Two members with one file would each continue at the other's offsets, and skip messages that the other
-handled. Upstream: store/LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
+Two members with one file would each continue at the other's offsets, and skip messages that it handled.
+Upstream: store/LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
 """
 
 import os

@@ -50,7 +50,7 @@ class FetchBuffer:
         return bool(self._arrived)
 
     def finish(self, *, is_done: bool = True) -> None:
-        """Mark the messages in progress as done; with is_done=False, as never to be done."""
+        """Mark the messages in progress as done or, with is_done=False, as to be delivered again."""
         for batch in reversed(self._in_hand):
             self._put_back(batch, is_done=is_done)
         self._in_hand.clear()

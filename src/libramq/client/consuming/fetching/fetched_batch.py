@@ -167,7 +167,7 @@ class FetchedBatch(Delivery):
     def finish(self, *, is_done: bool = True) -> bool:
         """Mark taken messages as done; return whether nothing is left to take.
 
-        not is_done: messages in progress are not done, and are to be delivered again.
+        not is_done: messages in progress are not done, and will be delivered again.
         """
         if is_done:
             self.done = self.taken
@@ -206,7 +206,7 @@ class FetchedBatch(Delivery):
 
     @property
     def finished_offset(self) -> int | None:
-        """Return the offset behind the last finished message; None if none is finished."""
+        """Return the offset after the last finished message; None if none is finished."""
         done = self.done
         return self.offset_at(done - 1) + 1 if done else None
 

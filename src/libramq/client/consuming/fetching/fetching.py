@@ -87,7 +87,7 @@ class _CommitRequest:
 class RequestedCommits:
     """The program's pending requests to commit offsets.
 
-    request ─► offsets ─► commits, one under way a queue ─► acknowledged ─► ended
+    request ─► offsets ─► commits, one in flight a queue ─► acknowledged ─► ended
                                                          └► refused, or queue lost ─► ended with an error
     """
 
@@ -165,10 +165,9 @@ class Fetching:
             self._own.handle(owned, ev.Sought(offset), now_ms)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None, ended: Ended) -> None:
-        """Commit offsets; raises LocalProtocolError if a queue is not assigned. ended: called with the
-        outcome.
+        """Commit offsets; raises LocalProtocolError if a queue is not assigned.
 
-        None: the offsets of done messages, of every queue.
+        offsets: None for those of done messages, of every queue. ended: called with the outcome.
         """
         wanted = self._finished() if offsets is None else self._ours(offsets, leaving_too=True)
         self.commits.begin(wanted, ended)

@@ -65,7 +65,7 @@ class HandlerDeadlines:
     def overrun(self, deliveries: Sequence[Delivery], now_ms: MonotonicMs) -> None:
         """Abandon handlers as if they had failed, up to the limit.
 
-        Those beyond max_processing_ms count as slow until they return, or consume_timeout_ms is over.
+        Handlers beyond max_processing_ms count as slow until they return, or consume_timeout_ms is over.
         """
         late = deliveries[: self._settings.threads - len(self._abandoned)]
         if not late:

@@ -167,7 +167,7 @@ class HandlerTasks:
         self._call(self._cancel, deliveries)
 
     def forked(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._count = 0
 
     def is_current(self) -> bool:

@@ -9,7 +9,7 @@ queues.
                   group has a        stay
                   stock member
 
-Ours; the contract is in docs/design/coordinated-groups.md.
+The protocol is LibraMQ's own; its contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence

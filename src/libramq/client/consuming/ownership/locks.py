@@ -1,7 +1,7 @@
 """The locks of an orderly consumer: when a queue is locked, how often a lock is renewed or retried, and the
 consequences of a refusal or doubt.
 
-        LOCKING ─► granted ─► renewed every 20 s ─► given up: unlocked
+        LOCKING ─► granted ─► renewed every 20 s ─► released: unlocked
            ▲          └► refused, or held by another after our connection ended: lost
            └── refused: retried after 100 ms, later 500 ms
 

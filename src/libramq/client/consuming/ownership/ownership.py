@@ -123,7 +123,7 @@ class Ownership:
     def handle_each(
         self, event: Event, now_ms: MonotonicMs, queues: Iterable[MessageQueue] | None = None
     ) -> None:
-        """Handle an event of each of these queues that is in the table; None: of all."""
+        """Handle an event for each of these queues that is in the table; None: for all."""
         for owned in self.table.each() if queues is None else filter(None, map(self.table.get, queues)):
             try:
                 self.handle(owned, event, now_ms)
@@ -194,7 +194,7 @@ class Ownership:
         if self.closing:
             return
         going = self.table.get(queue)
-        if going is not None:  # Still being given up; it is taken again afterwards.
+        if going is not None:  # Still being released; it is taken again afterwards.
             going.is_wanted_again = True
             return
         owned = self.table.add(queue, now_ms)

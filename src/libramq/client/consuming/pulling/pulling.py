@@ -416,8 +416,7 @@ class Pulling:
 
     def _call(self, pull: Pull, owned: OwnedQueue, count_max: int) -> Call[PullReply]:
         settings, selector, claim = self._settings, self._subscriptions[pull.queue.topic], pull.claim
-        # Inner batches come whole, perhaps with more than `count_max` messages; catching up needs exact
-        # counts.
+        # Inner batches come whole, perhaps with more than `count_max` messages, too many for the pace.
         takes_batches = owned.cursor.catch_up is None
         header = PullMessageHeader(
             consumer_group=settings.group,
@@ -425,8 +424,7 @@ class Pulling:
             queue_id=pull.queue.queue_id,
             queue_offset=pull.offset,
             max_msg_nums=count_max,
-            # Without its subscription, brokers filter by the group's newest heartbeat, perhaps another
-            # member's.
+            # Without PULL_SUBSCRIPTION brokers filter by the group's last heartbeat, maybe another member's.
             sys_flag=PULL_SUSPEND | PULL_SUBSCRIPTION,
             subscription=selector.expression,
             commit_offset=0,

@@ -375,7 +375,7 @@ class Delivery:
 
     @property
     def finished_offset(self) -> int | None:
-        """Return the offset behind the last message that a fetching program has finished; None if none."""
+        """Return the offset after the last message that a fetching program has finished; None if none."""
         return None
 
     def drop(self) -> None:
@@ -392,7 +392,7 @@ class QueueWork:
 
     sending_back: how many messages are on their way back to a broker. kept: deliveries held by a pause.
     waiting (orderly only): messages that no handler has received yet; is_suspended: they wait after failure.
-    finished (fetching programs only): the offset behind the last finished message.
+    finished (fetching programs only): the offset after the last finished message.
     """
 
     deliveries: set[Delivery] = field(default_factory=set)
@@ -416,7 +416,7 @@ class QueueWork:
                 self.waiting.extendleft(reversed(delivery.messages))
 
     def finished_offset(self) -> int | None:
-        """Return the offset behind the last fetched message that the program has finished."""
+        """Return the offset after the last fetched message that the program has finished."""
         for delivery in self.deliveries:
             offset = delivery.finished_offset
             if offset is not None:
@@ -437,7 +437,7 @@ class OwnedQueue:
     ) -> None:
         self.queue = queue
         self.lease = lease
-        #: Set by `enter` only; read by handlers' threads.
+        #: Set on the network thread only; read by handlers' threads.
         self.state = QueueState.NEW
         self.lock = QueueLock()
         self.claim = QueueClaim()
