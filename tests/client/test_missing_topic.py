@@ -93,7 +93,7 @@ def test_the_log_repeats_it_seldom(caplog):
     assert listed == 3
     assert caplog.text.count("a topic is still missing") == 2
     talk.routes(T=route(4))
-    assert caplog.text.count("the topic that was missing is there") == 1
+    assert caplog.text.count("the missing topic exists now") == 1
 
 
 def test_few_missing_topics_are_compared_with_many_names():

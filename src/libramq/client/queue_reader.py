@@ -340,7 +340,7 @@ class QueueReader(BlockingCluster):
         if position < reply.min_offset:
             reached = min(reply.min_offset, stop)
         elif position >= reply.max_offset and self.is_slave(queue.broker_name):
-            raise ConnectionLost(f"the slave of {queue.broker_name} does not have what its master had yet")
+            raise ConnectionLost(f"the slave of {queue.broker_name} does not have its master's messages yet")
         elif position >= reply.max_offset or reply.next_offset <= position:
             reached = stop  # Beyond the broker's end: its log was truncated.
         else:

@@ -49,7 +49,7 @@ def test_a_deadline_whose_action_fails_is_done_again_and_its_effects_are_kept():
     for clock.now_ms in (1, FAILED_AGAIN_MS, 1 + FAILED_AGAIN_MS, 5 * FAILED_AGAIN_MS):
         kernel.deadlines.run(clock.now_ms)
     (what,) = reported
-    assert "act could not be done, and is done again" in what
+    assert "act failed, and is retried" in what
     assert kernel.effects.pending == [fx.Recovered(), fx.Recovered()]
     assert others == [1]
 

@@ -50,7 +50,7 @@ def check_offsets(offsets: Mapping[MessageQueue, int]) -> None:
     """Raise ConfigError unless the keys are queues and the values offsets."""
     for queue, offset in offsets.items():
         if not isinstance(queue, MessageQueue):
-            raise ConfigError(f"an offset is of a MessageQueue, not of {queue!r}")
+            raise ConfigError(f"offsets are set by MessageQueue, not by {queue!r}")
         whole_number(f"the offset of {queue}", offset, 0)
 
 
@@ -64,7 +64,7 @@ PULL_THRESHOLD_FOR_ALL: Final = 10_000
 COMMIT_TIMEOUT_MS: Final = 5_000
 FETCH_IN_HOOK: Final = (
     "a hook cannot fetch: messages wait until it has returned; it may use seek(), pause(), position() and "
-    "commit(), and what fetches is the program outside the hook"
+    "commit(); fetch messages outside of the hook"
 )
 #: No limit on the messages of one call: the buffer is bounded anyway.
 ALL: Final = 1 << 31
@@ -516,7 +516,7 @@ class Consumer(GroupConsumer):
         chosen = tuple(dict.fromkeys(queues))
         for queue in chosen:
             if not isinstance(queue, MessageQueue):
-                raise ConfigError(f"what is assigned is a MessageQueue, not {queue!r}")
+                raise ConfigError(f"only a MessageQueue can be assigned, not {queue!r}")
         self._has_chosen = True
         return chosen, dict.fromkeys((queue.topic for queue in chosen), selector(expression))
 

@@ -44,5 +44,5 @@ class ConsumerKernel(Kernel):
         return done
 
     def _deadline_failed(self, deadline: Deadline, error: Exception) -> None:
-        self.failed(f"{deadline.called} could not be done, and is done again", error)
+        self.failed(f"{deadline.called} failed, and is retried", error)
         deadline.by(self.clock.monotonic_ms() + FAILED_AGAIN_MS)

@@ -128,7 +128,7 @@ class KnownBrokers:
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
         for topic in found:
             if self.routes.published.get(topic) is not None and self.troubles.over(_missing(topic)):
-                log.warning("the topic that was missing is there", group=self._settings.group, topic=topic)
+                log.warning("the missing topic exists now", group=self._settings.group, topic=topic)
         missing = [topic for topic in self._subscriptions if self.routes.published.get(topic) is None]
         if now_ms >= self._missing_again_ms and any(map(_is_created, missing)):
             self._list_due.at(now_ms)

@@ -176,7 +176,7 @@ def handle_of(message: MessageExt) -> Handle:
 
 def _handle_text(message: MessageExt) -> str:
     if not isinstance(message, MessageExt):
-        raise ConfigError(f"what is acknowledged is a message that was received, not {message!r}")
+        raise ConfigError(f"only a received message can be acknowledged, not {message!r}")
     text = message.find_property(p.POP_CK)
     if text is None:
         raise ConfigError(f"message {message.message_id} did not come from receive()")
@@ -284,7 +284,7 @@ def _check_points(messages: Iterable[MessageExt]) -> dict[tuple[str, Handle], li
     messages = list(messages)
     for kind in {*map(type, messages)}:
         if not issubclass(kind, MessageExt):
-            raise ConfigError(f"what is acknowledged are messages that were received, and no {kind.__name__}")
+            raise ConfigError(f"only received messages can be acknowledged, not a {kind.__name__}")
     for popped_as, together in popped_together(messages):
         if popped_as is None:
             _add_singly(together, offsets)

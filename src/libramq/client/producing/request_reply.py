@@ -42,7 +42,7 @@ def reply_topic(request: MessageExt) -> str:
     cluster = request.properties.get(names.CLUSTER)
     if not is_request(request) or not cluster:
         raise ConfigError(
-            f"message {request.message_id} of {request.topic} is no request: nobody waits for a reply to it"
+            f"message {request.message_id} of {request.topic} is no request: its sender waits for no reply"
         )
     return cluster + REPLY_TOPIC_SUFFIX
 
