@@ -48,8 +48,7 @@ class QueuesAtBroker(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The outcome. since_ms: by topic, the time from which queues without an offset are read; 0: Apache's
-    rule.
+    """The outcome. since_ms: by topic, when reading begins in queues without an offset; 0: Apache's rule.
 
     places: topics and names of brokers where the group has begun.
     """

@@ -232,7 +232,7 @@ def blocking(
 def calling(
     method: Callable[Concatenate[C, P], T],
 ) -> Callable[Concatenate[BlockingClient[C], P], T]:
-    """Wrap a plain method of the asynchronous client for any thread, before the start and after."""
+    """Wrap a plain method of the asynchronous client for any thread, before and after the start."""
 
     @wraps(method)
     def call(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:

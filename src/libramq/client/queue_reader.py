@@ -8,7 +8,7 @@ are dense: the next pull can be sent before the last one is answered.
 
         ask [0,32) [32,64) [64,96) …  ──►  replies in that order; a short one is completed before the next
 
-LibraMQ's return as many messages as fit in REPLY_BYTES_MAX. With a filter the end of a reply is
+LibraMQ's brokers return as many messages as fit in REPLY_BYTES_MAX. With a filter the end of a reply is
 unpredictable, so only one pull is in flight.
 
 Upstream: store/DefaultMessageStore.getMessage (limits), client/impl/consumer/PullAPIWrapper.java.

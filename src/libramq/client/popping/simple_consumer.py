@@ -155,8 +155,8 @@ class SimpleConsumer(AsyncClient):
     subscribed later, with messages that arrive after the next `receive` has begun.
     prefetch: while the program handles the messages of a full `receive`, the next ones are already popped, if
     its previous calls followed each other within a hundredth of invisible_ms (1 s at most). It never gets
-    messages that have been invisible for a tenth of it (5 s at most): these, and those left at the end,
-    are returned to the broker.
+    messages that have been invisible for a tenth of invisible_ms (5 s at most): these, and those left at the
+    end, are returned to the broker.
     deserializer: turns the body of a message into its `value`, when that is read.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """

@@ -46,8 +46,7 @@ CheckTransaction = Callable[[MessageExt], TransactionState | Awaitable[Transacti
 
 
 class Transaction:
-    """One transaction, open while its block runs, and committed at the end unless the block decides
-    otherwise.
+    """One transaction, open while its block runs. Unless the block decides otherwise, it is committed then.
 
     message: as it was sent. result: where it is stored; `result.transaction_id` is also in every check.
     """

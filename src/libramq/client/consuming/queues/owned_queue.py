@@ -54,11 +54,11 @@ class QueueState(Enum):
     PAUSED = "was paused by the user"
     DOUBTED = "its lock may be lost: the connection to its broker ended"
     FORGOTTEN = "its fence has forgotten our opening; it is opened again"
-    SEARCHING = "its offset was refused; what was stored since our last message is queried"
+    SEARCHING = "its offset was refused; the first message stored since our last one is looked up"
     MOVING = "its offset was set elsewhere; it is taken again when that is committed"
-    DRAINING = "is being given up: handlers are running"
-    REVOKING = "is being given up: the listener is at work"
-    LEAVING = "is being given up: the last commit is awaited"
+    DRAINING = "is being released: handlers are running"
+    REVOKING = "is being released: the listener is running"
+    LEAVING = "is being released: the last commit is awaited"
     GONE = "is released or lost"
 
 
