@@ -6,10 +6,10 @@ for every duration: two types that cannot be mixed.
         MonotonicMs   a moment on a clock that never goes back, without meaning outside its machine: sessions,
                       holds, locks, delays, timeouts. It restarts with the machine: it is never stored.
 
-At run time both are ints and cost nothing. For the type checker they differ: each is compared with its own
 At run time both are ints and cost nothing. To the type checker they differ: each is compared with its own
 kind only, and two wall times cannot be subtracted. A disk or a peer gets `int(wall_ms)`; a value from there
 becomes `WallMs(number)`. `Now` converts a moment from one clock to the other.
+
 Only a composing shell makes a `SystemClock`; everything else takes a `Clock` or, better, a time.
 """
 

@@ -1,5 +1,6 @@
 """The compressed body: the algorithms, compressing and decompressing a body, and the largest decompressed
 size; a body that cannot be decompressed is delivered as stored.
+
 zlib comes with Python. LZ4 (frame format) and ZSTD are imported when the first such body appears, so they are
 optional. The decompressed size is bounded before memory is allocated.
 

@@ -1,20 +1,21 @@
 """The two ids of a message: the offset id (its storage position) and the unique id (assigned by its
 producer): how each is encoded and decoded; and the handle by which a producer recalls a pending timer
 message.
+
     offset id   host address (4 or 16) | port (4) | physical offset (8)                 = 32 or 56 hex digits
     unique id   ip (4 or 16) | pid (2) | instance (4) | ms since the month began (4) | counter (2)
 
 Both are upper-case hexadecimal. The broker answers a send with the offset id; consumers show the unique id
 (property UNIQ_KEY) if there is one.
 
-The physical offset of an offset id is a place: where in the log the record begins, and in the bits from 48 on
 The physical offset in an offset id is a place: the position of the record in the log and, from bit 48
 upwards, the number of the message within an inner batch. So each message of a batch has an id of its own;
 Apache's clients give all messages of a batch one id.
+
     recall handle   base64 of: v1 | topic | broker name | time in ms | unique id        with spaces between
 
-The broker answers the send of a timer message with it; the producer returns it with RECALL_MESSAGE.
 The broker returns it for the send of a timer message; the producer sends it back with RECALL_MESSAGE.
+
 Upstream: common/message/MessageDecoder.createMessageId, MessageClientIDSetter; RecallMessageHandle.java.
 """
 

@@ -14,6 +14,7 @@ the pulled offset:
 A batch is checked once, by the checksum of its body; its items must add up to the body's size and to the
 number announced. A batch that does not is delivered as stored, like a body that cannot be decompressed,
 because the queue would otherwise be stuck there.
+
 Upstream: MessageSysFlag.INNER_BATCH_FLAG, MessageConst.PROPERTY_INNER_NUM, MessageDecoder.decodeMessage,
 PullAPIWrapper.processPullResult.
 """

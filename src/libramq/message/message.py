@@ -1,8 +1,9 @@
 """The message: its fields as a producer sends it, as it is stored and received, and as handlers receive it
 (copies); how large a body may be.
-`Message` is the producer's value. `MessageExt` is the same with everything that a broker knows about it; its
+
 `Message` is the producer's value. `MessageExt` adds everything a broker knows about it; its byte form is the
 record in the commit log and in pull replies.
+
 Upstream: common/message/Message.java, MessageExt.java.
 """
 

@@ -1,8 +1,8 @@
 """Held pops: which waiting pop gets a new message, and how many may wait for a group.
 
-The purgatory's index by topic and group: whichever queue of a topic gets a message, one waiting pop of each
 The purgatory's index by topic and group: whichever queue of a topic receives a message, one waiting pop of
 each group can take it. A group's retry topics lead to the pops of their original topic.
+Upstream: PopLongPollingService.java.
 """
 
 from collections import Counter
