@@ -1,4 +1,4 @@
-"""The entries of POP's journal: check points and acknowledgements in Apache's form; the most messages in one.
+"""The entries of POP's journal: check points and acknowledgements in Apache's form; their message limit.
 
         ck      the messages taken by one pop from one queue, and until when they are invisible to others
         ack     one message of a check point is done

@@ -109,8 +109,7 @@ def find_group(group: str) -> Call[str]:
 def begin_topic(
     group: str, topic: str, *, begins: bool = False, timestamp_ms: int | None = None
 ) -> Call[int | None]:
-    """Return the time from which a group reads a topic's queues without an offset; None if the topic is new
-    to it.
+    """Return from when a group reads a topic's queues without an offset; None if the topic is new to it.
 
     0: the time is unknown. begins: a new group begins at the ends of the queues, or at the messages of a
     time.

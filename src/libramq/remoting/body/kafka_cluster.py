@@ -77,7 +77,7 @@ class PeerOffsetsBody(Document, frozen=True, kw_only=True):
 
     commits: the receiver commits those of its own queues, and keeps the others as copies in case their broker
     fails. queues: those whose offsets to return; is_all: return those of all the receiver's queues. removed:
-    queues whose offsets to delete; is_deleted: the group was deleted. The reply is a PeerOffsets.
+    queues whose offsets to delete; is_deleted: the group is deleted. The reply is a PeerOffsets.
     """
 
     broker_name: str
