@@ -1,6 +1,6 @@
-"""The corpus of attacks: frames that are small, or legal, and cost much. No code of libramq makes them.
+"""The attack corpus: small or legal frames that are expensive to process, built without any libramq code.
 
-Each is a function of a number, so that variations follow each other.
+Each attack is a function of the round's number, so successive rounds vary.
 """
 
 import json
@@ -23,18 +23,19 @@ REGISTER_BROKER, CLUSTER_INFO, LOCK_BATCH, GROUP_JOIN = 103, 106, 41, 9001
 BROKER_CONSUME_STATS, CORRECTION_OFFSET, LIST_OFFSETS = 317, 308, 2
 POP, NOTIFICATION, BATCH_ACK, END_TRANSACTION, PUT_KV, CREATE_TOPIC_LIST = 200050, 200054, 200151, 37, 100, 18
 WIDE, STORED, LARGE = "W", "Stored", "Large"
-#: A body that fills a message of the largest size (maxMessageSize, 4 MiB) nearly.
+#: A body slightly below the largest message size (maxMessageSize, 4 MiB).
 LARGE_BYTES = 4 * 1024 * 1024 - 1024
-#: Queues of the topic that statistics are asked of, and messages of 1 KiB that pulls read.
+#: Queues of the topic for statistics requests, and 1 KiB messages for pulls.
 WIDE_QUEUES, STORED_MESSAGES = 1_024, 2_048
 
 
 @dataclass(frozen=True)
 class Attack:
-    """data: what one round sends. answers: how many it waits for; 0 and reads=False: it does not read.
+    """One attack.
 
-    config: files of the broker's config directory, by name. crowd: how many connections send `data` in a
-    round, and end together.
+    data: the bytes that one round sends. answers: the number of answers to wait for; with reads=False and 0
+    the attacker does not read. config: files of the broker's config directory, by name. crowd: the number of
+    connections that each send `data` in a round and then close together.
     """
 
     name: str
@@ -62,7 +63,7 @@ def read_kafka_answer(line: socket.socket) -> None:
 
 
 def read_answer(line: socket.socket) -> tuple[dict[str, object], bytes]:
-    """Return the next answer's header and body; OSError where the connection ends first."""
+    """Return the next answer's header and body; raise OSError if the connection ends first."""
     data = _read(line, int.from_bytes(_read(line, 4)))
     body_start = 4 + int.from_bytes(data[1:4])
     return json.loads(data[4:body_start]), data[body_start:]
@@ -152,7 +153,7 @@ def corpus(seed: int) -> Sequence[Attack]:
 
 
 def topics_file(count: int) -> str:
-    """Return a config/topics.json of so many topics."""
+    """Return a config/topics.json with this many topics."""
     table = {
         name: {"topicName": name, "readQueueNums": 8, "writeQueueNums": 8, "perm": 6}
         for name in (f"Topic{number:05}" for number in range(count))
@@ -162,7 +163,7 @@ def topics_file(count: int) -> str:
 
 
 def prepare_frames() -> Iterator[bytes]:
-    """Return what the broker gets before the attack."""
+    """Return the frames that prepare the broker for the attack."""
     yield _topic(WIDE, WIDE_QUEUES)
     yield _topic(STORED, 1)
     yield _topic(LARGE, 1)
@@ -173,7 +174,7 @@ def prepare_frames() -> Iterator[bytes]:
 
 
 def ping(line: socket.socket, at_name_server: bool) -> None:
-    """Make a request that costs nothing."""
+    """Return a request that costs the broker almost nothing."""
     line.sendall(frame(CLUSTER_INFO) if at_name_server else frame(GET_MAX_OFFSET, topic=STORED, queueId="0"))
     read_answer(line)
 
@@ -200,7 +201,7 @@ def _send(topic: str, **fields: str) -> dict[str, str]:
 
 
 def _pages(number: int) -> bytes:
-    """Pages of a version that is never the table's, and of sequences anywhere."""
+    """Request topic pages of a data version that never matches the table, at scattered sequences."""
     fields = {
         "topicSeq": str(number * 100 % 12_000),
         "dataVersion": "",
@@ -228,7 +229,7 @@ def _references() -> bytes:
 
 
 def _laughs() -> bytes:
-    """Each list refers ten times to the one before: 10^9 values in 1.5 KB."""
+    """Build lists that each refer ten times to the previous one: 10^9 values in 1.5 KB."""
     lists = ['"a0":[0,0,0,0,0,0,0,0,0,0]']
     for level in range(1, 9):
         reference = json.dumps({"$ref": f"$.a{level - 1}"})
@@ -284,7 +285,7 @@ def _pop(topic: str, group: str, wait_ms: int, **fields: str) -> bytes:
 
 
 def _held_pops(number: int) -> bytes:
-    """Pops of groups that find nothing in 1,024 queues, and a message for one of them; its answer comes."""
+    """Hold pops of 256 groups on 1,024 empty queues, then send one message; only the send is answered."""
     held = b"".join(_pop(WIDE, f"Held{index}", 15_000) for index in range(256))
     return (held if number < 20 else b"") + frame(SEND_V2, BODY, **_send(WIDE, e="7"))
 
@@ -384,7 +385,7 @@ def _read_config() -> Mapping[str, str]:
 
 
 def _sql_held(number: int) -> bytes:
-    """Pulls whose filters look for 250 long properties, and a message that has them; its answer comes."""
+    """Hold pulls whose filters test 250 long properties, then send a message with all of them."""
     numbers = {"queueId": "3", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "6"}
     fixed = {
         "commitOffset": "0",
@@ -408,7 +409,7 @@ def _sql_held(number: int) -> bytes:
 
 
 def _list_offsets(count: int) -> bytes:
-    """The first version of ListOffsets, for a time behind which no record was made: all are looked at."""
+    """Request ListOffsets v1 for a time later than every record, so that the broker examines all of them."""
     partitions = struct.pack(">iq", 0, 2) * count
     name = STORED.encode()
     body = struct.pack(">iih", -1, 1, len(name)) + name + struct.pack(">i", count) + partitions
@@ -435,7 +436,7 @@ def _producer(number: int) -> bytes:
 
 
 def _mutated(seed: int) -> Callable[[int], bytes]:
-    """Return requests that Apache's and our programs sent, with a few bytes changed, 50 a round."""
+    """Return captured requests of Apache's and our programs with a few bytes changed, 50 a round."""
     captured: list[bytes] = []
     for name in ("remoting-json.json", "remoting-rocketmq.json", "libramq-ddc5400c-frames.json"):
         exchanges = json.loads((VECTORS / name).read_text())["exchanges"]
@@ -447,7 +448,7 @@ def _mutated(seed: int) -> Callable[[int], bytes]:
         for _ in range(50):
             mutated = bytearray(source.choice(captured))
             for _ in range(source.randrange(1, 4)):
-                # Never the length of the frame: a wrong one only closes the connection.
+                # Never change the frame length: a wrong length only closes the connection.
                 mutated[source.randrange(4, len(mutated))] = source.choice(b'0199"{}[],:;\x00\xff$W')
             parts.append(bytes(mutated))
         return b"".join(parts)

@@ -1,7 +1,7 @@
-"""Load for one broker, the same bytes for every one: requests in lockstep over plain sockets, and a consumer.
+"""Load for one broker, byte-identical for all: requests in lockstep over plain sockets, and a consumer.
 
-Requests are encoded here, so that nothing of the tree under test runs on this side. Lockstep means that the
-next requests leave when the last ones are answered: a read of the broker brings exactly `window` of them.
+Requests are encoded here, so no code of the tree under test runs on the client side. Lockstep means that the
+next requests are sent once the previous ones are answered: each read of the broker returns exactly `window`.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ SEND_BATCH_MESSAGE, HEART_BEAT, GET_CONSUMER_LIST_BY_GROUP = 320, 34, 38
 
 
 class Load:
-    """Two connections to a broker. Its measures do a number of operations and return when they are done."""
+    """Two connections to a broker. Each measure runs a number of operations and returns when all are done."""
 
     def __init__(self, namesrv: str, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -40,7 +40,7 @@ class Load:
         )
         self._consumed_by = 0
         self._sender.exchange(_create_topic())
-        #: By name: what does so many operations of a kind.
+        #: By name: the function that runs a number of operations of one kind.
         self.measures: Mapping[str, Callable[[int], None]] = {
             "send, 1 a read": lambda count: self.send(count, 1),
             "send, 32 a read": lambda count: self.send(count, 32),
@@ -54,19 +54,19 @@ class Load:
         }
 
     def send(self, count: int, window: int) -> None:
-        """Store messages of 1 KiB, to the queues in turn."""
+        """Store 1 KiB messages, round-robin over the queues."""
         frames = [_send(number % QUEUES) for number in range(window)]
         for _ in range(count // window):
             self._sender.exchange(*frames)
 
     def pull(self, count: int) -> None:
-        """Pull the first 32 messages of the queues in turn; count is of messages."""
+        """Pull the first 32 messages of each queue in turn; `count` counts messages."""
         frames = [_pull(queue, 0) for queue in range(QUEUES)]
         for number in range(count // PULL_BATCH):
             self._puller.exchange(frames[number % QUEUES])
 
     def hold(self, count: int) -> None:
-        """Have a pull wait at the end of every queue, and send it what it waits for."""
+        """Hold a pull at the end of every queue, then send the message that completes it."""
         ends = [int(self._sender.exchange(_max_offset(queue))[0]["offset"]) for queue in range(QUEUES)]
         sends = [_send(queue) for queue in range(QUEUES)]
         for _ in range(count // QUEUES):
@@ -82,14 +82,14 @@ class Load:
             self._sender.exchange(*frames)
 
     def pop(self, count: int, window: int) -> None:
-        """Pop single messages of the queues in turn, and acknowledge them; nobody gets one twice."""
+        """Pop single messages from the queues in turn and acknowledge them; each is delivered once."""
         frames = [_pop(number % QUEUES) for number in range(window)]
         for number in range(count // window):
             pops = frames if window > 1 else [_pop(number % QUEUES)]
             self._puller.exchange(*[_ack(popped) for popped in self._puller.exchange(*pops)])
 
     def consume(self, count: int) -> None:
-        """Have a member of a coordinated group, of this tree's client, handle so many messages."""
+        """Consume this many messages with this tree's client as a member of a coordinated group."""
         self._consumed_by += 1
         asyncio.run(self._consume(count, f"member_{self._consumed_by}"))
 
@@ -190,7 +190,7 @@ def _pull(queue: int, offset: int, **how: str) -> bytes:
 
 
 def _heartbeat(group: str) -> bytes:
-    """Make the connection that of a member of a group."""
+    """Register the connection as a group member."""
     subscription = {"topic": TOPIC, "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 1}
     consumer = {"groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
                 "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [subscription],
@@ -200,12 +200,12 @@ def _heartbeat(group: str) -> bytes:
 
 
 def _member_list(group: str) -> bytes:
-    """Look at the members of a group; who does is not notified of them again."""
+    """Fetch a group's members; the caller is not notified of them again."""
     return _frame(GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
 
 
 def _member_pull(group: str, queue: int, offset: int) -> bytes:
-    """Pull as Apache's push consumer does: for its subscription, with a commit, and ready to wait."""
+    """Pull as Apache's push consumer does: by its subscription, with a commit, and willing to be held."""
     fields = {"consumerGroup": group, "topic": TOPIC, "queueId": str(queue), "queueOffset": str(offset),
               "maxMsgNums": str(PULL_BATCH), "maxMsgBytes": "262144", "sysFlag": "3",
               "commitOffset": str(offset), "suspendTimeoutMillis": "15000", "subVersion": "1",
@@ -226,7 +226,7 @@ def _pop(queue: int) -> bytes:
 
 
 def _ack(popped: Mapping[str, str]) -> bytes:
-    """Acknowledge the one message of a pop's answer (ExtraInfoUtil.buildExtraInfo)."""
+    """Acknowledge the single message of a pop answer (ExtraInfoUtil.buildExtraInfo)."""
     _, queue, offset = popped["startOffsetInfo"].split(" ")
     numbers = [popped[name] for name in ("popTime", "invisibleTime", "reviveQid")]
     info = " ".join([offset, *numbers, "0", "broker-a", queue, offset])

@@ -1,4 +1,4 @@
-"""Processor time of other processes in nanoseconds, and what of a comparison is chance."""
+"""Processor time of other processes in nanoseconds, and confidence intervals for comparisons."""
 
 import math
 import statistics
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-#: Student's t, two-sided 95 %, by degrees of freedom; beyond the table it is the next smaller entry.
+#: Student's t, two-sided 95 %, by degrees of freedom; between entries the next smaller one applies.
 T_95 = {
     1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228,
     12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980,
@@ -15,7 +15,7 @@ T_95 = {
 
 
 def cpu_ns(pid: int) -> int:
-    """Return the time that all threads of a process, ended ones too, have been on a processor.
+    """Return the processor time of all threads of a process, including ended ones.
 
     /proc/PID/stat has the same in ticks of 10 ms. The clock of another process is ~pid << 3 | 2, as
     clock_getcpuclockid(3) returns it (CPUCLOCK_SCHED in the Linux headers).
@@ -33,7 +33,7 @@ def wakeups(pid: int) -> int:
 
 
 class Ratio(NamedTuple):
-    """After over before, with its 95 % interval."""
+    """An after/before ratio with its 95 % interval."""
 
     mean: float
     lower: float

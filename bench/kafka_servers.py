@@ -13,7 +13,7 @@ from bench.spark_kafka import kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.interop.kafka_programs import KafkaUp
 
-#: The program that produces, and is a member of librdkafka or aiokafka.
+#: The program that produces, or runs a member of librdkafka or aiokafka.
 MEMBER = Path(__file__).parent / "kafka_rebalance_member"
 KAFKA = "4.3.1"
 SYSTEMS = ("ours", "kafka")
@@ -21,7 +21,7 @@ ASK_S = 60
 
 
 class Cluster:
-    """A broker with a Kafka port, in the form of the rounds."""
+    """A broker with a Kafka port, as the rounds need it."""
 
     def __init__(self, address: str, home: Path) -> None:
         self.namesrv = address
@@ -29,12 +29,12 @@ class Cluster:
         self._count = 0
 
     def fresh_name(self, name: str) -> str:
-        """Return a name that no topic has."""
+        """Return an unused topic name."""
         self._count += 1
         return f"{name}{self._count}"
 
     def create_topic(self, topic: str, queues: int) -> None:
-        """Create a topic, trying again while the broker starts."""
+        """Create a topic, retrying while the broker starts."""
         until = time.monotonic() + ASK_S
         while True:
             admin = AdminClient({"bootstrap.servers": self.namesrv, "log_level": 0})
@@ -48,7 +48,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(system: str, partitions: int, brokers: int = 1) -> Iterator[Cluster]:
-    """Run one of the two systems in a fresh directory; ours with so many brokers."""
+    """Run one of the two systems in a fresh directory; ours with this many brokers."""
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
         if system == "ours":

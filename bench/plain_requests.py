@@ -1,4 +1,4 @@
-"""Requests as bytes, and a connection that waits for their answers, without the tree under test."""
+"""Requests as bytes and a connection that waits for the answers, independent of the tree under test."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ KEY = f"UNIQ_KEY\x01{'A' * 32}\x02WAIT\x01true\x02"
 
 
 class Connection:
-    """A plain connection. Requests that are written in one piece are read by the broker in one piece."""
+    """A plain connection. The broker reads requests written in one piece in one piece."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -28,7 +28,7 @@ class Connection:
         self._socket.sendall(b"".join(frames))
 
     def read(self, count: int) -> list[dict[str, str]]:
-        """Return the ext fields of so many answers. A pop that found nothing counts as answered."""
+        """Return the ext fields of this many answers. A pop that found nothing counts as answered."""
         answers = []
         for _ in range(count):
             frame = self._stream.read(int.from_bytes(self._stream.read(4)))
@@ -67,7 +67,7 @@ def send(topic: str, queue: int, body: bytes, properties: str = "") -> bytes:
 
 
 def pop(topic: str, group: str, *, count: int, invisible_ms: int, hold_ms: int = 0) -> bytes:
-    """Return a pop of any queue, which waits for a message; a new group begins at the topic's first ones."""
+    """Return a waiting pop of any queue; a new group begins at the topic's first messages."""
     fields = {"consumerGroup": group, "topic": topic, "queueId": -1, "maxMsgNums": count, "initMode": 0,
               "invisibleTime": invisible_ms, "pollTime": hold_ms, "bornTime": 0, "expType": "TAG",
               "exp": "*"}  # fmt: skip

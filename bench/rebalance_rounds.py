@@ -1,9 +1,9 @@
-"""Rounds of rebalances under load: A consumes, B joins, C joins, B stops, C is killed; what each event cost.
+"""Rounds of rebalances under load, with the cost of each event.
 
-With a freeze, D joins, is stopped (SIGSTOP) for longer than its session, and continues (SIGCONT).
-Every message carries its number and when it was sent; every consumer appends to a file of its own what it was
-given and when. Both clocks are the machine's. An event's window reaches to the next event. The delay of a
-message is that of its first delivery; what comes again counts as a duplicate.
+A consumes, B joins, C joins, B stops, C is killed. With a freeze, D joins, is stopped (SIGSTOP) beyond its
+session, and continues (SIGCONT). Every message carries its number and send time; every consumer appends its
+deliveries and their times to its own file. Both use the machine's clock. An event's window ends at the next
+event. A message's delay is that of its first delivery; redeliveries count as duplicates.
 """
 
 import itertools
@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tables import print_table
 from tests.interop.process import Process
 
-#: What a round does after A consumes: who, and what happens to it.
+#: The events of a round once A consumes: (consumer, event).
 EVENTS: Final = (("B", "joins"), ("C", "joins"), ("B", "stops"), ("C", "killed"))
 FREEZE: Final = (("D", "joins"), ("D", "frozen"), ("D", "continues"))
 QUEUES: Final = 16
 ENTRY: Final = struct.Struct(">qqqq")  # Number, sent and delivered in µs since 1970, queue.
 READY_S: Final = 60.0
-#: A consumes alone before the first event, and after a whole round before the end.
+#: How long A consumes alone, before the first event and after the last.
 WARM_S: Final = 3.0
 MEMBER: Final = Path(__file__).parent / "rebalance_member"
 
@@ -50,7 +50,7 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one event cost."""
+    """The cost of one event."""
 
     event: str
     delay_ms: float
@@ -61,7 +61,7 @@ class Cost:
 
 
 class Target(Protocol):
-    """What the rounds need of a cluster; namesrv: what members connect to."""
+    """The cluster of the rounds. namesrv: the address that members connect to."""
 
     namesrv: str
     home: Path
@@ -84,10 +84,10 @@ def play(
     member: Path = MEMBER,
     before_kill: Callable[[Process], None] | None = None,
 ) -> tuple[list[Cost], int]:
-    """One round; what each event cost, and how many messages nobody got.
+    """Play one round; return the cost of each event and the number of undelivered messages.
 
-    frozen_s 0: no freeze. parked: all processes are started before the first member joins.
-    member: the program that produces. before_kill: waits until the member is to be killed.
+    frozen_s: 0 means no freeze. parked: start all processes before the first member joins. member: the
+    producing program. before_kill: waits for the moment to kill the member.
     """
     topic = cluster.fresh_name("Rebalance")
     cluster.create_topic(topic, QUEUES)
@@ -147,7 +147,7 @@ def play(
 
 
 def read(member: str, path: Path, last: int | None = None) -> list[Delivery]:
-    """Return a consumer's journal, or its last entries; a kill may have cut the last one short."""
+    """Return a consumer's journal or its last entries; a kill may have truncated the last one."""
     with path.open("rb") as journal:
         count = path.stat().st_size // ENTRY.size
         skipped = max(0, count - last) if last is not None else 0
@@ -157,7 +157,7 @@ def read(member: str, path: Path, last: int | None = None) -> list[Delivery]:
 
 
 def costs(deliveries: Sequence[Delivery], events: Sequence[str], times_us: Sequence[int]) -> list[Cost]:
-    """What each event cost, from the deliveries in order of time."""
+    """Return the cost of each event, computed from deliveries in order of time."""
     found = []
     before: list[Delivery] = []
     seen: set[int] = set()
@@ -193,7 +193,7 @@ def costs(deliveries: Sequence[Delivery], events: Sequence[str], times_us: Seque
 
 
 def gaps(deliveries: Sequence[Delivery]) -> dict[int, float]:
-    """The longest time between two deliveries of each queue, in ms."""
+    """Return the longest time between two deliveries of each queue, in ms."""
     last: dict[int, int] = {}
     longest: dict[int, float] = defaultdict(float)
     for delivery in deliveries:
@@ -206,13 +206,13 @@ def gaps(deliveries: Sequence[Delivery]) -> dict[int, float]:
 
 
 def print_round(label: str, number: int, found: Sequence[Cost], lost: int) -> None:
-    """One line a round."""
+    """Print one line for a round."""
     told = "  ".join(f"{each.event} {each.delay_ms:,.0f} ms/{each.duplicates} dup" for each in found)
     print(f"{label} round {number}: {told}  lost {lost}", flush=True)
 
 
 def print_costs(rounds: dict[str, list[list[Cost]]]) -> None:
-    """Medians and worst of all rounds."""
+    """Print the medians and the worst values of all rounds."""
     rows = []
     for label, played in rounds.items():
         for position, cost in enumerate(played[0]):

@@ -1,9 +1,9 @@
-"""Frames of Apache's programs at our servers: recorded for bench/replayed_frames, in their order.
+"""Record the frames that Apache's programs send to our servers, in order, for bench/replayed_frames.
 
     producers, consumers, mqadmin ──► 127.0.0.2:N ──► name server 127.0.0.1:N
     Apache's master and slave         127.0.0.2:B ──► broker      127.0.0.1:B
 
-Only what the programs send is kept, and where answers and our servers' own requests stood among it:
+The recording has only the programs' frames, and the positions of answers and of our servers' own requests:
 
     ["request", connection, server, frame]      server: "name server" or that of NAME
     ["answer", connection, opaque, pop time]    the pop time is null but in POP's answers
@@ -42,11 +42,11 @@ TOPIC, ORDERED, POPPED = "FramesTopic", "FramesOrdered", "FramesPopped"
 START_S = 60.0
 SLAVE_S = 12.0
 
-#: Of the broker that is recorded, and of those that answer the recording again.
+#: Settings of the recorded broker and of the brokers that replay the recording.
 SETTINGS: Mapping[str, object] = {
     "brokerIP1": CLIENT_HOST,
     "bindAddress": "127.0.0.1",
-    # Nothing is delivered by a clock, so that offsets of the log are the same in each run.
+    # No delayed delivery, so that log offsets are the same in each run.
     "messageDelayLevel": "1h 1h 1h 1h",
     "transactionTimeOut": 1_000,
     "transactionCheckInterval": 1_000,
@@ -88,7 +88,7 @@ class Tape(Proxy):
 
 
 def record(home: Path) -> dict[str, Any]:
-    """Run Apache's programs against this tree's servers, and return what they sent."""
+    """Run Apache's programs against this tree's servers and return the recorded events."""
     set_up()
     events: list[Event] = []
     with ExitStack() as stack:
@@ -110,7 +110,7 @@ def record(home: Path) -> dict[str, Any]:
 
 
 def play(home: Path, namesrv: str, broker: str) -> None:
-    """Have Apache's programs send one request of each kind that they know."""
+    """Make Apache's programs send one request of each kind they know."""
     admin = MqAdmin(home / "admin", namesrv)
     with ExitStack() as stack:
         stack.callback(admin.stop)
@@ -132,7 +132,7 @@ def play(home: Path, namesrv: str, broker: str) -> None:
 
 
 def run(admin: MqAdmin, *arguments: str) -> None:
-    """Run a command; one that fails has sent its frames all the same."""
+    """Run a command; a failing command has sent its frames nevertheless."""
     try:
         admin(*arguments)
     except AssertionError as error:
@@ -245,7 +245,7 @@ def request_and_reply(home: Path, settings: Mapping[str, object]) -> None:
 
 
 def administer(home: Path, admin: MqAdmin, at: tuple[str, str], cluster: tuple[str, str]) -> None:
-    """Run mqadmin's commands; those that change something are at the end, or change what nobody else uses."""
+    """Run mqadmin's commands; modifying commands come last or touch only unused objects."""
     topics, groups = home / "topics.json", home / "groups.json"
     topics.write_text(
         json.dumps([{"topicName": "Listed", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}])
@@ -289,7 +289,7 @@ def administer(home: Path, admin: MqAdmin, at: tuple[str, str], cluster: tuple[s
 
 
 def run_brokers(home: Path, namesrv: str) -> None:
-    """Start a master of Apache's, and a slave of our broker that copies tables; both register."""
+    """Start an Apache master, then an Apache slave that copies our broker's tables; both register."""
     settings: dict[str, object] = {**SMALL_STORE, "brokerIP1": CLIENT_HOST}
     of_ours = {**settings, "brokerId": 1, "brokerRole": "SLAVE"}
     for name, more in (("apache", settings), (NAME, of_ours)):
@@ -302,5 +302,5 @@ def run_brokers(home: Path, namesrv: str) -> None:
 
 
 def _let_run(process: Process) -> None:
-    """Wait for what a broker sends by itself: its heartbeats, and each three seconds a slave's questions."""
+    """Wait for a broker's own requests: heartbeats, and a slave's polls every three seconds."""
     process.ended_within(SLAVE_S)

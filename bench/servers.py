@@ -48,9 +48,10 @@ def running(
     settings: Mapping[str, object] | None = None,
     tree: Path | None = None,
 ) -> Iterator[tuple[Cluster, Process]]:
-    """The system with its broker's process; store and logs are gone afterwards. brokers: of ours only.
+    """Run the system; yield it with its broker's process. Its store and logs are removed afterwards.
 
-    settings: of broker.conf, for one broker. tree: the sources of ours; None: this tree's.
+    brokers: the number of brokers, for our system only. settings: of broker.conf, for one broker. tree: the
+    sources of our system; None: this tree's.
     """
     home = Path(tempfile.mkdtemp(prefix=f"libra-bench-{system}-"))
     with contextlib.ExitStack() as stack:
@@ -81,7 +82,7 @@ def running(
 
 
 def run_program(cluster: Cluster, broker: Process, main: str, properties: dict[str, object]) -> Figures:
-    """Run one of tests/interop/java to its end; what it printed, and what the broker spent on a message."""
+    """Run a program of tests/interop/java to its end; return its output and the broker's cost a message."""
     spent_before_s = cpu_seconds(broker)
     home = cluster.home / cluster.fresh_name(main.lower())
     command = java(main, home=home, jvm=CLIENT_JVM, properties={"namesrv": cluster.namesrv, **properties})
@@ -99,17 +100,17 @@ def run_program(cluster: Cluster, broker: Process, main: str, properties: dict[s
 
 
 def cpu_seconds(process: Process) -> float:
-    """Processor time of all threads of the broker: what a neighbour's load hardly changes."""
+    """Return the processor time of the broker's threads, which other load hardly changes."""
     stat = Path(f"/proc/{process.pid}/stat")
     if not stat.exists():
         return float("nan")
-    # The name, in brackets, may hold spaces; user and system time are fields 14 and 15 of proc(5).
+    # The name, in brackets, may contain spaces; user and system time are fields 14 and 15 of proc(5).
     user, system = stat.read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(process: Process) -> float:
-    """What the broker's process holds now; for `libra up` this is everything, for Apache the broker alone."""
+    """Return the process's resident memory; for `libra up` that is everything, for Apache only the broker."""
     status = Path(f"/proc/{process.pid}/status")
     if not status.exists():
         return float("nan")

@@ -1,4 +1,4 @@
-"""Tables on the terminal."""
+"""Tables for the terminal."""
 
 from collections.abc import Sequence
 

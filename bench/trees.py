@@ -30,24 +30,24 @@ def source_tree(name: str) -> Path:
             with tarfile.open(fileobj=io.BytesIO(archive)) as members:
                 members.extraction_filter = getattr(tarfile, "data_filter", None)  # From 3.11.4 on.
                 members.extractall(unpacked)
-            # Renamed when it is whole, so that an interrupted run leaves nothing that looks like a tree.
+            # Renamed once complete, so that an interrupted run leaves no partial tree.
             os.rename(unpacked, tree)
     return tree
 
 
 def environment(tree: Path) -> Mapping[str, str]:
-    """Return the variables with which a child process imports libramq from a tree."""
+    """Return the environment in which a child process imports libramq from a tree."""
     return {"PYTHONPATH": str(tree / "src")}
 
 
 def import_from(tree: Path) -> None:
-    """Have this process import libramq from a tree; call it before the first import."""
+    """Make this process import libramq from a tree; call it before the first import."""
     assert "libramq" not in sys.modules
     sys.path.insert(0, str(tree / "src"))
 
 
 def revision(tree: Path) -> str:
-    """Return what a tree is called in a table."""
+    """Return a tree's name for tables."""
     return tree.name[:12] if tree.parent == CACHE else str(tree)
 
 

@@ -1,4 +1,4 @@
-"""One program of bench/clients: sends or receives so many messages with one client, and prints what it took.
+"""One program of bench/clients: sends or receives messages with one client, and prints the time taken.
 
 program.py (produce|consume) (ours|aiokafka|confluent) WAY ADDRESS TOPIC COUNT SIZE
 """
@@ -17,7 +17,7 @@ SENDERS = 64
 
 
 class Watch:
-    """Measures from `start` to `report`. before: messages that came with the start, and do not count."""
+    """Measures from `start` to `report`. before: messages received at the start, which do not count."""
 
     def start(self, before: int = 0) -> None:
         self._before = before
@@ -104,7 +104,7 @@ async def produce_confluent(way: str, address: str, topic: str, count: int, body
 
 
 async def iterate(consumer: AsyncIterable[Any], count: int, watch: Watch) -> int:
-    """Take so many messages one by one; the watch starts with the first."""
+    """Take this many messages one by one; the watch starts with the first."""
     got = 0
     async for _ in consumer:
         if not got:

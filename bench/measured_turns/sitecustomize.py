@@ -1,8 +1,8 @@
-"""Measured turns: `bench/attacks` puts this directory on PYTHONPATH of the servers that it attacks.
+"""Measured turns: `bench/attacks` puts this directory on the PYTHONPATH of the servers that it attacks.
 
-On shared cores a turn that computes for 2 ms may last 30, because another process had the core. So turns are
-measured by the processor time of the loop's thread, too: the longest one of a millisecond or more, in
-microseconds, is in the file that LIBRA_TURNS names. Whoever removes the file begins anew.
+On shared cores a turn that computes for 2 ms may last 30 ms because another process had the core. This module
+therefore also measures turns by the loop thread's processor time. It writes the longest turn of at least a
+millisecond, in microseconds, to the file named by LIBRA_TURNS. Removing the file starts a new measurement.
 """
 
 import os
@@ -15,7 +15,7 @@ from libramq.runtime.performer import Performer
 
 
 class Moment(int):
-    """A moment as `LoopTimers.elapsed_us` returns it, with the processor time of its thread."""
+    """A return value of `LoopTimers.elapsed_us` that also carries the thread's processor time."""
 
     cpu_us: int
 
@@ -28,7 +28,7 @@ def elapsed_us(_: LoopTimers) -> Moment:
 
 
 def measure(path: Path) -> None:
-    """Have all performers of this process measure processor time, too."""
+    """Make all performers of this process measure processor time as well."""
     follow = Performer.follow
     longest_us = 0
 

@@ -1,1 +1,1 @@
-"""What `bench/soak` is made of: programs under load, a tally of what they handled, and measures."""
+"""The parts of `bench/soak`: programs under load, a tally of handled messages, and measures."""

@@ -1,4 +1,4 @@
-"""What a soak measures of processes and stores, and when it calls a series of measurements flat."""
+"""A soak's measurements of processes and stores, and the test that a series of them is flat."""
 
 import itertools
 import os
@@ -10,16 +10,16 @@ from typing import Final, NamedTuple
 from tests.interop.process import descendants
 
 MIB: Final = 1 << 20
-#: Ours: until then caches fill, and the first files reach their age.
+#: Ours: by then caches have filled and the first files have expired.
 WARM_UP_MINUTES: Final = 20
-#: Ours: the steepest slope of what is flat, as a share of the median an hour.
+#: Ours: the steepest slope of a flat series, as a share of its median an hour.
 SLOPE_MAX: Final = 0.05
-#: Ours: fewer rows say nothing about an hour.
+#: Ours: fewer rows do not allow a statement about an hour.
 ROWS_MIN: Final = 10
 
 
 class Quantity(NamedTuple):
-    """A kind of measurement. floor: a slope an hour that is noise, however small the median is."""
+    """A kind of measurement. floor: a slope an hour that counts as noise even for a small median."""
 
     name: str
     unit: str
@@ -33,7 +33,7 @@ STORE: Final = Quantity("store", "MiB", 8.0)  # One file of the commit log.
 
 
 def of_process(pid: int) -> tuple[float, int]:
-    """Return the memory of a process and its children, without pages of files, and their descriptors.
+    """Return the memory, without pages of files, and the descriptors of a process and its children.
 
     Raises OSError if the process itself has ended.
     """
@@ -51,7 +51,7 @@ def of_process(pid: int) -> tuple[float, int]:
 
 
 def store_mib(store: Path) -> tuple[float, float]:
-    """Return what a store's journals hold, and what all of its files take on the disk."""
+    """Return the size of a store's journals and the disk usage of all its files."""
     journals = blocks = 0
     for directory, _, names in os.walk(store):
         for name in names:
@@ -65,7 +65,7 @@ def store_mib(store: Path) -> tuple[float, float]:
 
 
 def slope_an_hour(rows: Sequence[tuple[float, float]]) -> float:
-    """Return the median of the slopes between all pairs of rows (minute, value), an hour.
+    """Return the median slope an hour between all pairs of rows (minute, value).
 
     A sawtooth and a few outliers hardly change it.
     """
@@ -77,7 +77,7 @@ def slope_an_hour(rows: Sequence[tuple[float, float]]) -> float:
 
 
 class Verdict(NamedTuple):
-    """Whether a series is flat; None if there are too few rows to say so."""
+    """The verdict on a series: flat or not; None if it has too few rows."""
 
     text: str
     is_flat: bool | None

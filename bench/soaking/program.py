@@ -1,4 +1,4 @@
-"""A producer, a member or a Spark stream in its own process; it prints JSON lines until its input says stop.
+"""A producer, a member or a Spark stream in its own process; prints JSON lines until it reads "stop".
 
 python -m bench.soaking.program member '{"namesrv": …}'
 """
@@ -18,11 +18,11 @@ TIMERS: Final = "SoakTimers"
 POPPED: Final = "SoakPopped"
 KAFKA: Final = "SoakKafka"
 SPARK: Final = "spark"
-#: Ours: of so many plain messages, one is handled at its second delivery.
+#: Ours: one in this many plain messages is handled at its second delivery.
 RETRIED: Final = 500
 RETRY_AFTER_S: Final = 5
 TICK_S: Final = 0.05
-#: Of the plain messages' rate.
+#: The rate of each stream as a share of the plain messages' rate.
 SHARES: Final = {PLAIN: 1.0, TIMERS: 0.1, POPPED: 0.2, KAFKA: 0.1}
 BODY_BYTES: Final = 200
 KAFKA_TIMEOUT_MS: Final = 300_000
@@ -32,12 +32,12 @@ Options = dict[str, Any]
 
 
 def output(event: str, **fields: object) -> None:
-    """Print an event as a line of JSON, in one write: the process may be killed."""
+    """Print an event as a line of JSON in one write, because the process may be killed."""
     os.write(sys.stdout.fileno(), (json.dumps({"event": event, **fields}) + "\n").encode())
 
 
 def body(number: int, due_ms: int = 0) -> bytes:
-    """Return a message's body: its number, when it is due, and text."""
+    """Return a message's body: its number, its due time, and filler."""
     return b"%d %d " % (number, due_ms) + b"x" * BODY_BYTES
 
 
@@ -47,7 +47,7 @@ def number_of(body: bytes) -> int:
 
 
 class Pace:
-    """How many messages of each stream are to be sent by now."""
+    """Computes the number of messages of each stream that are due by now."""
 
     def __init__(self, rate: float, streams: Iterable[str]) -> None:
         self._began = time.monotonic()
@@ -55,7 +55,7 @@ class Pace:
         self._next = dict.fromkeys(self._rates, 0)
 
     def due(self) -> list[tuple[str, int]]:
-        """Return the numbered messages that are to be sent now; at most a second's of each stream."""
+        """Return the numbers of the messages to send now, at most one second's worth of each stream."""
         passed = time.monotonic() - self._began
         found = []
         for stream, rate in self._rates.items():
@@ -67,7 +67,7 @@ class Pace:
 
 
 async def sender(options: Options, stopped: asyncio.Event) -> None:
-    """Send plain messages, timer messages and messages to pop; print the acknowledged ones."""
+    """Send plain messages, timer messages and messages to pop; print each acknowledgement."""
     from libramq import Message, Producer
     from libramq.errors import LibraError
 
@@ -81,7 +81,7 @@ async def sender(options: Options, stopped: asyncio.Event) -> None:
         )
         try:
             await producer.send(message)
-        except LibraError as error:  # It may have been stored: nobody counts on it.
+        except LibraError as error:  # It may have been stored; the tally ignores it.
             output("failed", stream=stream, number=number, reason=str(error))
         else:
             output("acknowledged", stream=stream, numbers=[number])
@@ -151,7 +151,7 @@ async def popper(options: Options, stopped: asyncio.Event) -> None:
 
 
 def is_stopped(pause_s: float = 0) -> bool:
-    """Return whether the input says "stop" or has ended, after a pause for it."""
+    """Pause for input; return whether it says "stop" or has ended."""
     readable, _, _ = select.select([sys.stdin], [], [], pause_s)
     return bool(readable)
 
@@ -188,7 +188,7 @@ def kafka_sender(options: Options) -> None:
 
 
 def kafka_member(options: Options) -> None:
-    """Consume as a member of a Kafka group; commit what was printed."""
+    """Consume as a member of a Kafka group; commit the printed messages."""
     from confluent_kafka import Consumer, KafkaException
 
     consumer = Consumer(
@@ -210,13 +210,13 @@ def kafka_member(options: Options) -> None:
         output("handled", stream=KAFKA, numbers=numbers)
         try:
             consumer.commit(asynchronous=False)
-        except KafkaException as error:  # The group has changed, or its coordinator is gone: they come again.
+        except KafkaException as error:  # A rebalance, or a lost coordinator: redelivered.
             output("uncommitted", reason=str(error))
     consumer.close()
 
 
 def spark_stream(options: Options) -> None:
-    """Read the plain messages as a stream; begin a failed query again from its checkpoint."""
+    """Read the plain messages as a stream; restart a failed query from its checkpoint."""
     from pyspark.errors import PySparkException
 
     from libramq.spark import session
@@ -272,7 +272,7 @@ ROLES: Final = {"kafka_sender": kafka_sender, "kafka_member": kafka_member, "spa
 
 
 def main() -> None:
-    """Run the role that the arguments name."""
+    """Run the role named by the arguments."""
     role, options = sys.argv[1], json.loads(sys.argv[2])
     if role in ROLES:
         ROLES[role](options)

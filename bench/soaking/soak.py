@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 STEADY, KILLED = "broker-a", "broker-b"
 BROKERS: Final = (STEADY, KILLED)
 QUEUES: Final = 4
-#: Ours: small files, so that many begin and end; and nothing is deleted but by its age.
+#: Ours: small files, so that many are created and deleted; files are deleted only by age.
 SETTINGS: Final = {
     "mappedFileSizeCommitLog": 8 * 1024 * 1024,
     "mappedFileSizeConsumeQueue": 20 * 3_000,
@@ -45,15 +45,15 @@ SETTINGS: Final = {
     "diskSpaceWarningLevelRatio": 100,
 }
 RESERVED_S: Final = 3_600
-#: Ours: after so long a file of the commit log is dated back by what brokers reserve.
+#: Ours: the age at which a commit log file is dated back by the brokers' retention time.
 KEPT_S: Final = 600
 ROW_S: Final = 60
 CHURN_S: Final = 20
 BROKER_FAULT_S: Final = 240
 AWAY_S: Final = 2
 DELAY_S_MAX: Final = 300
-#: Ours: a message that nobody has handled so long after its longest delay is late, and at the end lost. What
-#: a killed member had popped is invisible for a minute, and its session may last as long.
+#: Ours: a message unhandled this long after its longest delay is late, and lost at the end. Messages popped
+#: by a killed member are invisible for a minute, and its session may last as long.
 PATIENCE_S: Final = 240
 MEMBERS_MAX: Final = 3
 START_S: Final = 180
@@ -62,7 +62,7 @@ TICK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How long, how much, and whether with Spark."""
+    """The duration and rate of a soak, and whether it includes Spark."""
 
     minutes: float
     rate: int
@@ -70,12 +70,12 @@ class Workload:
 
     @property
     def fault_period_s(self) -> float:
-        """Return how long broker-b runs; it is killed in a short soak, too."""
+        """Return how long broker-b runs between faults; a short soak kills it as well."""
         return min(BROKER_FAULT_S, self.minutes * 60 / 3)
 
     @property
     def delay_s_max(self) -> float:
-        """Return the longest delay of timer messages: a quarter of a short soak."""
+        """Return the longest delay of timer messages, at most a quarter of the soak."""
         return max(2.0, min(DELAY_S_MAX, self.minutes * 60 / 4))
 
 
@@ -95,14 +95,14 @@ class Reporting(Process):
         )
 
     def _accept(self, line: str) -> None:
-        with contextlib.suppress(ValueError):  # The line that a kill cut short: its messages come again.
+        with contextlib.suppress(ValueError):  # A kill truncated the line: its messages are redelivered.
             event = json.loads(line)
             if event["event"] == "started":
                 self.is_started.set()
             self._count(event)
 
     def finish(self) -> None:
-        """Have the program end by itself."""
+        """Ask the program to end, and wait for it."""
         if self.returncode is None:
             self.tell("stop")
         code = self.wait_end(within_s=START_S)
@@ -112,7 +112,7 @@ class Reporting(Process):
 
 @dataclass(slots=True)
 class Counts:
-    """What programs have reported. Their threads share it."""
+    """The programs' reports, shared by their threads."""
 
     tallies: dict[str, Tally] = field(
         default_factory=lambda: {stream: Tally() for stream in (PLAIN, TIMERS, POPPED, KAFKA)}
@@ -134,13 +134,13 @@ class Counts:
                     self.tallies[SPARK].acknowledged(numbers, now_s)
 
     def all_overdue(self, before_s: float) -> dict[str, list[int]]:
-        """Return the messages of each stream that were acknowledged before a time and not handled."""
+        """Return each stream's unhandled messages that were acknowledged before a time."""
         with self._lock:
             found = {stream: tally.overdue(before_s) for stream, tally in self.tallies.items()}
             return {stream: numbers for stream, numbers in found.items() if numbers}
 
     def progress(self) -> tuple[int, int]:
-        """Return how many messages were handled, and how many wait."""
+        """Return the numbers of handled and of waiting messages."""
         with self._lock:
             tallies = self.tallies.values()
             return sum(each.handled_count for each in tallies), sum(each.waiting_count for each in tallies)
@@ -247,7 +247,7 @@ class Soak:
             time.sleep(TICK_S)
 
     def _churn(self) -> Iterator[None]:
-        """Each turn one member joins, leaves or is killed, of each group in turn; the first one stays."""
+        """Per turn, let one member join, leave or be killed, group by group; the first member stays."""
         ways = itertools.cycle(("leave", "kill"))
         for role in itertools.cycle(self._groups):
             members = self._groups[role]
@@ -278,7 +278,7 @@ class Soak:
     # Measures
 
     def _steady(self) -> dict[str, Process]:
-        """Return the processes that run throughout."""
+        """Return the processes that run for the whole soak."""
         assert self._servers is not None
         found: dict[str, Process] = {
             "name server": self._servers.name_server,
@@ -299,7 +299,7 @@ class Soak:
         cells = [f"{minute:5.0f}"]
         for name, process in self._steady().items():
             memory, descriptors = measures.of_process(process.pid)
-            if name != SPARK:  # A Java machine fills its heap.
+            if name != SPARK:  # A JVM fills its heap.
                 self._note(minute, name, MEMORY, memory)
             self._note(minute, name, DESCRIPTORS, descriptors)
             cells.append(f"{memory:6.1f} {descriptors:4}")
@@ -319,7 +319,7 @@ class Soak:
         self._series.setdefault((what, quantity), []).append((minute, value))
 
     def _age_files(self) -> None:
-        """Date back files of the commit logs, so that brokers delete them as if an hour had passed."""
+        """Date back commit log files, so that brokers delete them as if an hour had passed."""
         now_s = time.time()
         for name in BROKERS:
             for path in sorted((self._home / name / "store" / "commitlog").iterdir())[:-1]:
@@ -330,7 +330,7 @@ class Soak:
     # The end
 
     def _drain(self) -> list[str]:
-        """End the producers, wait until all is handled, and return what is not."""
+        """Stop the producers, wait until all messages are handled, and return errors for the rest."""
         for producer in self._producers:
             producer.finish()
         deadline = time.monotonic() + self._workload.delay_s_max + PATIENCE_S
@@ -355,7 +355,7 @@ class Soak:
         return [*found, self._spark] if self._spark is not None else found
 
     def _judge(self) -> list[str]:
-        """Print a line for each series; return those that grow."""
+        """Print a line for each series; return the growing ones."""
         verdicts = [judge(what, quantity, rows) for (what, quantity), rows in sorted(self._series.items())]
         for verdict in verdicts:
             print(verdict.text)

@@ -1,35 +1,35 @@
 """The tally: which numbered messages of a stream were acknowledged, and how often each was handled.
 
-Programs print numbers as they handle messages, before they commit; a message that a killed member has
-handled is handled again.
+Programs print numbers as they handle messages, before they commit; messages of a killed member may be handled
+again.
 """
 
 from collections.abc import Iterable
 
-#: What `handled` grows by: a block of messages.
+#: The block of messages by which `handled` grows.
 _BLOCK = 65_536
 
 
 class Tally:
-    """One stream of messages with numbers from 0 on."""
+    """One stream of messages, numbered from 0."""
 
     def __init__(self) -> None:
         self.acknowledged_count = 0
         self.handled_count = 0
         self.twice_count = 0
         self._handled = bytearray()
-        #: Acknowledged and not handled yet, with the time of the acknowledgement.
+        #: Acknowledged but unhandled messages, with the time of the acknowledgement.
         self._waiting: dict[int, float] = {}
 
     def acknowledged(self, numbers: Iterable[int], now_s: float) -> None:
-        """Note that the broker has these messages."""
+        """Record that the broker acknowledged these messages."""
         for number in numbers:
             self.acknowledged_count += 1
             if not (number < len(self._handled) and self._handled[number]):
                 self._waiting[number] = now_s
 
     def handled(self, numbers: Iterable[int]) -> None:
-        """Note that a consumer has handled these messages, acknowledged or not."""
+        """Record that a consumer handled these messages, acknowledged or not."""
         for number in numbers:
             while number >= len(self._handled):
                 self._handled.extend(bytes(_BLOCK))
@@ -42,9 +42,9 @@ class Tally:
 
     @property
     def waiting_count(self) -> int:
-        """Return how many acknowledged messages nobody has handled."""
+        """Return the number of acknowledged, unhandled messages."""
         return len(self._waiting)
 
     def overdue(self, before_s: float) -> list[int]:
-        """Return the messages that were acknowledged before a time and that nobody has handled."""
+        """Return the unhandled messages that were acknowledged before a time."""
         return sorted(number for number, since_s in self._waiting.items() if since_s < before_s)

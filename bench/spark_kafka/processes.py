@@ -1,4 +1,4 @@
-"""Processor time of what takes part in a query, by what it is: brokers, Spark's Java, its Python workers."""
+"""Processor time of a query's processes by kind: brokers, Spark's Java, its Python workers."""
 
 import os
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-#: What the command line of each has, the more particular one first.
+#: A mark in the command line of each kind, the more specific one first.
 KINDS = (
     ("kafka.Kafka", "Kafka"),
     ("pyspark.daemon", "workers"),
@@ -17,14 +17,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds(pid: int) -> Counter[str]:
-    """Return the processor time of a process's descendants so far, and of those of them that have ended."""
+    """Return the processor time so far of a process's descendants, including ended ones."""
     spent = Counter[str]()
     for each in (pid, *_descendants(pid)):
-        with suppress(OSError):  # It has ended: its parent has its time now.
+        with suppress(OSError):  # It has ended, and its parent now includes its time.
             command = Path(f"/proc/{each}/cmdline").read_bytes().replace(b"\0", b" ").decode()
             fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
             kind = next((kind for text, kind in KINDS if text in command), "driver" if each == pid else "")
-            # utime, stime; of a child that has been waited for, cutime and cstime.
+            # utime, stime; cutime and cstime for children that have been waited for.
             spent[kind] += sum(map(int, fields[11 : 13 if each == pid else 15])) / _TICKS
     return spent
 

@@ -1,5 +1,5 @@
-"""Parts of programs that run on the PySpark for which Spark's Kafka source was built: a session, a topic that
-is filled, and questions that are answered, a line of JSON each.
+"""Parts of programs on the PySpark version of Spark's Kafka source: a session, the filling of a topic, and a
+loop that answers requests, one line of JSON each.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def start_session(jars: str) -> Any:
-    """What libramq.spark.session sets, as far as it concerns a source in the JVM."""
+    """Start a session with libramq.spark.session's settings that affect a source in the JVM."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -36,9 +36,9 @@ def start_session(jars: str) -> Any:
 
 
 def fill(spark: Any, servers: str, topic: str, count: int, size: int, queues: int) -> None:
-    """The messages that bench/spark sends: a key each, one body, the partitions in turn."""
-    # The first write makes the topic. A whole fill lost its records for a partition twice in five times, when
-    # they had waited for two minutes.
+    """Send bench/spark's messages: distinct keys, one body, round-robin over the partitions."""
+    # The first write creates the topic. Without it, two of five fills lost a partition's records after a wait
+    # of two minutes.
     with contextlib.suppress(Exception):
         _write(spark, servers, topic, (0, queues), size, queues, {"kafka.delivery.timeout.ms": "20000"})
     made = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
@@ -63,12 +63,12 @@ def _write(
     linger = {
         "kafka.linger.ms": "5",
         "kafka.request.timeout.ms": "10000",
-    }  # 5 ms: the default of Kafka 4's own.
+    }  # 5 ms is the default of Kafka 4's own producer.
     writer.options(**linger, **options).save()
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer the questions on standard input until one is "stop"."""
+    """Answer the requests on standard input until "stop"."""
     for line in sys.stdin:
         if line.strip() == "stop":
             return

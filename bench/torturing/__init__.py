@@ -1,1 +1,1 @@
-"""What `bench/torture` is made of: a broker that is killed; load; a ledger of what was acknowledged."""
+"""The parts of `bench/torture`: a broker to kill, load, and a ledger of acknowledgements."""

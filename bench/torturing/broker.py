@@ -1,6 +1,6 @@
-"""The tortured broker: a broker in a process of its own that can be killed at any moment.
+"""The tortured broker: a broker in its own process that can be killed at any moment.
 
-It is started as the further brokers of `libra up --brokers N` are (`broker_process`).
+It starts like the additional brokers of `libra up --brokers N` (`broker_process`).
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from libramq.rpc import admin_calls
 from libramq.store.check import check_store
 
 HOST: Final = "127.0.0.1"
-#: Ours: small, so that files end and begin often.
+#: Ours: small, so that new files begin often.
 LOG_FILE_BYTES: Final = 16 * 1024 * 1024
 QUEUE_FILE_BYTES: Final = 20 * 3_000
-#: Ours: half messages stay open through a round, however long its link is cut.
+#: Ours: enough checks to keep half messages open through a round, however long its link is cut.
 TRANSACTION_CHECKS_MAX: Final = 1_000
-#: Ours: how long a start may take; the recovery of a whole file of the log takes some seconds.
+#: Ours: the longest a start may take; recovering a whole log file takes some seconds.
 START_SECONDS_MAX: Final = 120
 
 
 class TorturedBroker:
-    """One broker's process. log: the file that gets what it logs."""
+    """One broker's process. log: the file for its log output."""
 
     def __init__(self, config: BrokerConfig, log: Path) -> None:
         self.config = config
@@ -46,7 +46,7 @@ class TorturedBroker:
 
     @property
     def address(self) -> str:
-        """Return where the process listens; it may be registered with the address of a link."""
+        """Return the address where the process listens; it may be registered with a link's address."""
         return f"{self.config.bind_address}:{self.config.listen_port}"
 
     @property
@@ -55,7 +55,7 @@ class TorturedBroker:
         return self._process is not None
 
     async def spawn(self) -> None:
-        """Start the process, and do not wait until it serves."""
+        """Start the process without waiting until it serves."""
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -70,7 +70,7 @@ class TorturedBroker:
         self._process.stdin.write(msgspec.json.encode(self.config) + b"\n")
 
     async def start(self) -> float:
-        """Start the process, and wait until it serves; return the seconds. Raises BrokerEnded."""
+        """Start the process and wait until it serves; return the seconds. Raises BrokerEnded."""
         began = time.monotonic()
         await self.spawn()
         assert self._process is not None
@@ -94,7 +94,7 @@ class TorturedBroker:
             self._process = None
 
     async def stop(self) -> None:
-        """Have the process end by itself; raises BrokerEnded if it fails to."""
+        """Stop the process cleanly; raises BrokerEnded if that fails."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -110,7 +110,7 @@ class TorturedBroker:
 
 
 def tortured_config(store: Path, **options: Any) -> BrokerConfig:
-    """Return the configuration of a broker that confirms what is on its disk."""
+    """Return the configuration of a broker that confirms only messages on its disk."""
     usual: dict[str, Any] = {
         "store_path": str(store),
         "broker_name": "tortured",
@@ -137,7 +137,7 @@ def check_files(store: Path) -> tuple[int, list[str]]:
     return report.log_end, [damage] if report.is_damaged else []
 
 
-#: Ours: a port that is free at one address may be taken at the other.
+#: Ours: attempts to find ports; a port free at one address may be taken at the other.
 PORTS_TRIES: Final = 20
 
 
@@ -146,8 +146,8 @@ class PairPorts(NamedTuple):
 
         torture's clients ─► 127.0.0.1:PORT ◄─ link ◄─ 127.0.0.2:PORT ◄─ the other broker
 
-    Brokers register with the link's address, so all that one sends the other passes through it, and what
-    torture's own clients send does not. Where a machine has no such address there is no link.
+    Brokers register with the link's address, so all traffic between them passes through it; the traffic of
+    torture's own clients does not. A machine without such an address has no link.
     """
 
     listen: int
@@ -155,7 +155,7 @@ class PairPorts(NamedTuple):
 
 
 class TorturedPair:
-    """Two brokers of one name, one of which is the master."""
+    """Two brokers of one name: a master and its slave."""
 
     def __init__(self, name_server: str, root: Path, ports: Sequence[PairPorts], link: Link | None) -> None:
         self.link = link
@@ -175,7 +175,7 @@ class TorturedPair:
     @classmethod
     @contextlib.asynccontextmanager
     async def opened(cls, root: Path) -> AsyncIterator[Self]:
-        """Yield a pair that was not started; its processes are killed in the end."""
+        """Yield a pair that is not started; kill its processes at the end."""
         async with NameServer(HOST, 0) as name_server, contextlib.AsyncExitStack() as stack:
             ports, link = await _linked_ports(stack)
             pair = cls(name_server.address, root, ports, link)
@@ -186,7 +186,7 @@ class TorturedPair:
                 await pair.slave.kill()
 
     async def start(self) -> None:
-        """Start what does not run."""
+        """Start the brokers that are not running."""
         await asyncio.gather(*(broker.start() for broker in self.brokers if not broker.is_running))
 
     @property
@@ -219,7 +219,7 @@ class TorturedPair:
         )
 
     async def compare_logs(self) -> list[str]:
-        """Return whether the logs differ, from where they were last compared up to where both end."""
+        """Return the differences between the logs, from the last compared offset to the shorter one's end."""
         ends = []
         for broker in self.brokers:
             async with Client(broker.address, is_serving=True) as client:
@@ -228,7 +228,7 @@ class TorturedPair:
         return await asyncio.to_thread(self._compare_bytes, min(ends))
 
     async def stop(self) -> list[str]:
-        """Stop both, and return the damage to their files and whether the whole logs differ."""
+        """Stop both; return the damage to their files and the differences between the whole logs."""
         await self.slave.stop()
         await self.master.stop()
         ends, wrong = [], []
@@ -248,7 +248,7 @@ class TorturedPair:
 
 
 async def _linked_ports(stack: contextlib.AsyncExitStack) -> tuple[list[PairPorts], Link | None]:
-    """Return the ports of both brokers, and the link over them; None where no address is left for it."""
+    """Return the ports of both brokers and the link over them; None if no address is available."""
     for _ in range(PORTS_TRIES):
         ports = [PairPorts(free_port(HOST, below=VIP_DISTANCE), free_port(HOST)) for _ in range(2)]
         numbers = [number for each in ports for number in each]

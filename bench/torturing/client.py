@@ -1,4 +1,4 @@
-"""The client of torture: one connection to a broker, and a call for each thing that is done to it."""
+"""The client of torture: one connection to a broker, with a method for each operation."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,21 +30,21 @@ from libramq.transport.asyncio_remotes import AsyncioRemotes
 T = TypeVar("T")
 
 TOPIC: Final = "torture"
-#: Where committed messages of transactions and due timer messages are delivered.
+#: The topics where committed transaction messages and due timer messages are delivered.
 TRANSACTIONS_TOPIC: Final = "torture-transactions"
 TIMERS_TOPIC: Final = "torture-timers"
 TOPICS: Final = (TOPIC, TRANSACTIONS_TOPIC, TIMERS_TOPIC)
 TRANSACTIONS_GROUP: Final = "torture"
 QUEUE_COUNT: Final = 4
-#: Ours: more than any answer takes that still comes: a flush times out after 5 s, a slave after 3.
+#: Ours: longer than any answer can take; a flush times out after 5 s, a slave after 3 s.
 TIMEOUT_MS: Final = 60_000
-#: Ours: on a machine that is very busy, an attempt to connect may take longer than its time limit.
+#: Ours: on a very busy machine an attempt to connect may exceed its time limit.
 CONNECT_TRIES: Final = 20
 CONNECT_AGAIN_SECONDS: Final = 0.1
 
 
 class Half(NamedTuple):
-    """A half message: what it is, where it lies, and whether it is as safe as it should be."""
+    """A half message, its position, and whether it is as safe as it should be."""
 
     identity: Identity
     queue_offset: int
@@ -55,7 +55,7 @@ class Half(NamedTuple):
 class Client:
     """One connection to the broker.
 
-    is_serving: the broker is known to serve, so an attempt to connect that fails is made again.
+    is_serving: the broker is known to serve, so failed attempts to connect are retried.
     """
 
     def __init__(self, address: str, *, is_serving: bool = False) -> None:
@@ -94,7 +94,7 @@ class Client:
             await self.make(admin_calls.create_topic(topic))
 
     async def serves_topics(self) -> bool:
-        """Return whether the broker knows the topics and their readers: a slave learns of them later."""
+        """Return whether the broker knows the topics and their groups; a slave learns of them later."""
         try:
             for topic in TOPICS:
                 await self.records("check", 0, 0, topic=topic)
@@ -108,13 +108,13 @@ class Client:
         return reply.queue_offset if reply.code == ResponseCode.SUCCESS else None
 
     async def send_timer(self, identity: Identity, queue_id: int, deliver_ms: int) -> bool:
-        """Send a message that waits until a time; return whether it is safe."""
+        """Send a timer message; return whether it is safe."""
         properties = properties_to_text({TIMER_DELIVER_MS: str(deliver_ms)})
         reply = await self._send(identity, queue_id, topic=TIMERS_TOPIC, properties=properties)
         return reply.code == ResponseCode.SUCCESS
 
     async def send_half(self, identity: Identity, queue_id: int) -> Half:
-        """Send the message of a transaction; return its place."""
+        """Send a half message; return it with its position."""
         key = f"{identity.producer}-{identity.serial}"
         properties = properties_to_text(
             {UNIQ_KEY: key, TRANSACTION_PREPARED: "true", PRODUCER_GROUP: TRANSACTIONS_GROUP}
@@ -184,7 +184,7 @@ class Client:
         return [(each.queue_offset, identity_of(each.body)) for each in found]
 
     async def messages(self, queue_id: int, first: int) -> AsyncIterator[Identity | None]:
-        """Yield all messages of a queue from an offset on; raises LibraError where a number has none."""
+        """Yield all messages of a queue from an offset; raises LibraError if an offset has none."""
         async for message in self.messages_of(TOPIC, queue_id, first):
             yield identity_of(message.body)
 

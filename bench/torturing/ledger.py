@@ -1,23 +1,23 @@
 """The ledger of torture: everything a broker has acknowledged, and the violations found after a kill.
 
-        send acknowledged, or seen by a consumer ─► at its offset for ever
-        commit acknowledged                      ─► the group's offset never goes below
+        send acknowledged, or seen by a consumer ─► the message stays at its offset for ever
+        commit acknowledged                      ─► the group's offset never goes below it
 
-A message without an acknowledgement may be there or not; but no message twice, and no number without one.
+An unacknowledged message may be stored or not, but no message is stored twice, and no offset is without one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-#: Ours: from a line to a page of the disk.
+#: Ours: the largest body; bodies range from a line to a disk page.
 BODY_BYTES_MAX: Final = 4_096
 _FILLER: Final = bytes(range(256)) * (BODY_BYTES_MAX // 256 + 2)
 
 
 class Identity(NamedTuple):
-    """A message: its producer, and its number there.
+    """A message by its producer and the producer's serial number.
 
-    producer-serial- and a filler that follows from both
+    Its body is `producer-serial-` and a filler derived from both.
     """
 
     producer: int
@@ -33,7 +33,7 @@ def body_of(identity: Identity) -> bytes:
 
 
 def identity_of(body: bytes) -> Identity | None:
-    """Return which message a body is; None if it is none, or any byte of it is wrong."""
+    """Return the message of a body; None if the body is foreign or any byte is wrong."""
     parts = body.split(b"-", 2)
     if len(parts) < 3 or not (parts[0].isdigit() and parts[1].isdigit()):
         return None
@@ -41,12 +41,12 @@ def identity_of(body: bytes) -> Identity | None:
     return identity if body_of(identity) == body else None
 
 
-#: Ours: how many violations of one kind in a queue are described; more help nobody.
+#: Ours: the number of violations of one kind that are described per queue.
 SHOWN_MAX: Final = 3
 
 
 class Ledger:
-    """The acknowledged sends and commits. Queues are numbers; a group's queue is its name and that number."""
+    """The acknowledged sends and commits, by queue number or by (group, queue number)."""
 
     def __init__(self) -> None:
         self.message_count = self.commit_count = 0
@@ -57,24 +57,24 @@ class Ledger:
         self._requested: dict[tuple[str, int], int] = {}
 
     def acknowledged(self, queue_id: int, offset: int, identity: Identity) -> list[str]:
-        """Record that a send was acknowledged; return the violation, if it is one."""
+        """Record an acknowledged send; return the violation, if any."""
         self.message_count += 1
         self._acknowledged.setdefault(queue_id, set()).add(offset)
         return self._record(queue_id, offset, identity)
 
     def seen(self, queue_id: int, offset: int, identity: Identity | None) -> list[str]:
-        """Record that a consumer saw a message, which is final now; return the violation, if any."""
+        """Record that a consumer saw a message, which makes it final; return the violation, if any."""
         if identity is None:
             return [f"queue {queue_id}: message {offset} has a body that nobody sent"]
         return self._record(queue_id, offset, identity)
 
     def requested(self, group: str, queue_id: int, offset: int) -> None:
-        """Record that a commit was sent."""
+        """Record a sent commit."""
         key = group, queue_id
         self._requested[key] = max(offset, self._requested.get(key, 0))
 
     def committed(self, group: str, queue_id: int, offset: int) -> None:
-        """Record that a commit was acknowledged."""
+        """Record an acknowledged commit."""
         key = group, queue_id
         self.commit_count += 1
         self._committed[key] = max(offset, self._committed.get(key, 0))
@@ -84,7 +84,7 @@ class Ledger:
     ) -> list[str]:
         """Return the violations among the messages found in a queue from `first` on.
 
-        is_copy: they are a slave's, which has to have what was acknowledged, and not what consumers saw.
+        is_copy: a slave's messages, which must include acknowledged ones but not all that consumers saw.
         """
         wrong = []
         for offset, identity in enumerate(found, first):
@@ -111,13 +111,13 @@ class Ledger:
         return []
 
     def note_replicated(self) -> None:
-        """Record that master and slave have every known message."""
+        """Record that both master and slave have every known message."""
         self._acknowledged = {queue_id: set(messages) for queue_id, messages in self._messages.items()}
 
     def note_promotion(self) -> None:
         """Record that the slave is the master now.
 
-        What was not acknowledged may be gone, even if consumers saw it; and commits may be as old as the
+        Unacknowledged messages may be gone even if consumers saw them, and commits may be as old as the
         slave's last copy of them.
         """
         for queue_id, messages in self._messages.items():
@@ -131,7 +131,7 @@ class Ledger:
         self._committed.clear()
 
     def ends(self) -> Mapping[int, int]:
-        """Return the number after the last known message of each queue."""
+        """Return the offset after the last known message of each queue."""
         return {queue_id: max(messages) + 1 for queue_id, messages in self._messages.items() if messages}
 
     def commits(self) -> Mapping[tuple[str, int], int]:
@@ -155,7 +155,7 @@ def _name(identity: Identity) -> str:
 
 
 def shown(wrong: list[str]) -> list[str]:
-    """Return violations, of many a few and their number."""
+    """Return the violations, or the first few and the number of further ones."""
     more = len(wrong) - SHOWN_MAX
     return [*wrong[:SHOWN_MAX], f"and {more} more"] if more > 0 else wrong
 
@@ -166,15 +166,15 @@ NEVER: Final = None
 class Deliveries:
     """The promises about a topic's messages.
 
-    commit acknowledged, timer accepted ─► delivered, and not before its time commit or timer sent, and not
-    acknowledged ─► delivered or not; a commit twice, if the slave was promoted half message open or rolled
-    back ─► never delivered
+    commit acknowledged, timer accepted   ─► delivered, and not before its time
+    commit or timer sent, unacknowledged  ─► delivered or not; a commit twice if the slave was promoted
+    half message open or rolled back      ─► never delivered
     """
 
     def __init__(self, name: str) -> None:
         self.promised_count = self.twice_count = 0
         self._name = name
-        #: The wall time from which on it may be delivered; NEVER: not at all.
+        #: The wall time from which each message may be delivered; NEVER: not at all.
         self._from_ms: dict[Identity, int | None] = {}
         self._promised: set[Identity] = set()
         self._missing: set[Identity] = set()
@@ -182,22 +182,22 @@ class Deliveries:
         self._delivered: set[Identity] = set()
 
     def withhold(self, identity: Identity) -> None:
-        """Record that a message must not be delivered: its transaction is open, or is rolled back."""
+        """Record that a message must not be delivered: its transaction is open or rolled back."""
         self._from_ms[identity] = NEVER
 
     def allow(self, identity: Identity, from_ms: int = 0) -> None:
-        """Record that a message may be delivered from a time on: its commit was requested, or it was sent."""
+        """Record that a message may be delivered from a time on: its commit or the timer message was sent."""
         self._from_ms[identity] = from_ms
 
     def promise(self, identity: Identity) -> None:
-        """Record that a message has to be delivered: the broker has acknowledged it."""
+        """Record that a message must be delivered because the broker acknowledged it."""
         self.promised_count += 1
         self._promised.add(identity)
         if identity not in self._delivered:
             self._missing.add(identity)
 
     def delivered(self, identity: Identity | None, stored_ms: int) -> list[str]:
-        """Record that a message was read; return the violation, if it is one."""
+        """Record a delivered message; return the violation, if any."""
         if identity is None:
             return [f"{self._name}: a message has a body that nobody sent"]
         text = f"{self._name}: number {identity.serial} of producer {identity.producer}"
@@ -214,10 +214,10 @@ class Deliveries:
         return []
 
     def note_promotion(self, repeatable: Iterable[Identity]) -> None:
-        """Record that the slave is the master now: all that it has will be read from the beginning.
+        """Record that the slave is the master now; all its messages will be read from the beginning.
 
-        Deliveries that were not promised may be gone. repeatable: the messages whose commits have no
-        acknowledgement; a slave that has such a message without the end of its transaction delivers it again.
+        Deliveries that were not promised may be gone. repeatable: the messages with unacknowledged commits; a
+        slave that lacks the end of such a transaction delivers the message again.
         """
         self._repeatable.update(repeatable)
         self._missing = set(self._promised)
@@ -226,11 +226,11 @@ class Deliveries:
 
     @property
     def is_missing_any(self) -> bool:
-        """Return whether promised messages were not delivered yet."""
+        """Return whether promised messages are still undelivered."""
         return bool(self._missing)
 
     def missing(self) -> list[str]:
-        """Return the violations: what was promised, and not delivered in all the time it had."""
+        """Return a violation for each promised message that was not delivered in time."""
         return shown([
             f"{self._name}: number {each.serial} of producer {each.producer} was acknowledged and is lost"
             for each in sorted(self._missing)

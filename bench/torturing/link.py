@@ -1,7 +1,7 @@
-"""The link of torture: everything that two brokers send to each other, forwarded until it is cut.
+"""The link of torture: forwards all traffic between two brokers until it is cut.
 
 127.0.0.2:PORT  ─► link ─► 127.0.0.1:PORT      brokers register with the first, and listen at the second
-SILENT: connections stay, and nothing passes     REFUSED: connections end, and new ones do, too
+SILENT: connections stay, and nothing passes     REFUSED: old and new connections are closed
 """
 
 import asyncio
@@ -10,10 +10,10 @@ import enum
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-#: The address at which the brokers of a pair know each other. All of 127.0.0.0/8 leads to Linux itself; macOS
-#: has to be given it.
+#: The address by which the brokers of a pair know each other. On Linux all of 127.0.0.0/8 is local; on macOS
+#: it must be configured.
 LINK_HOST: Final = "127.0.0.2"
-#: Ours: how much of a connection is held while the link is silent; the rest waits in sockets.
+#: Ours: the bytes held per connection while the link is silent; the rest waits in sockets.
 PIECE_BYTES: Final = 64 * 1024
 
 
@@ -25,7 +25,7 @@ class Cut(enum.Enum):
 
 
 class Link:
-    """Forwards the connections to some ports. host: where it listens; target: where they lead."""
+    """Forwards the connections to some ports. host: the listening address; target: the destination."""
 
     def __init__(self, ports: Sequence[int], *, host: str, target: str) -> None:
         self._ports = ports
@@ -51,14 +51,14 @@ class Link:
         await self._close()
 
     def cut(self, cut: Cut) -> None:
-        """Let nothing pass any more."""
+        """Stop forwarding."""
         self._cut = cut
         self._is_open.clear()
         if cut is Cut.REFUSED:
             self._abort()
 
     def mend(self) -> None:
-        """Forward again, what waits first."""
+        """Resume forwarding, beginning with the held data."""
         self._cut = None
         self._is_open.set()
 
@@ -84,7 +84,7 @@ class Link:
         return await asyncio.start_server(accepted, self._host, port, limit=PIECE_BYTES)
 
     async def _forward(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward a connection until both ends have closed it, or the link is refused."""
+        """Forward a connection until both ends have closed it or the link refuses connections."""
         async with self._closed_in_the_end(writer):
             if self._cut is Cut.REFUSED:
                 return
@@ -115,6 +115,6 @@ class Link:
                 writer.write(data)
                 await writer.drain()
         if self._cut is not Cut.REFUSED:
-            await self._is_open.wait()  # A silent link does not pass on the end of a connection, either.
+            await self._is_open.wait()  # A silent link does not forward the end of a connection either.
         if not writer.is_closing():
             writer.write_eof()

@@ -1,6 +1,6 @@
 """The load of torture: producers and committing consumers, until their broker dies.
 
-Each has a connection of its own and repeats nothing: what was not acknowledged may be stored or not.
+Each has its own connection and never retries: an unacknowledged message may be stored or not.
 """
 
 import asyncio
@@ -25,17 +25,16 @@ from libramq.errors import ConnectFailed, ConnectionLost, LibraError
 
 GROUPS: Final = ("one", "two")
 PRODUCER_COUNT: Final = 4
-#: Ours: sends of one producer that are under way at once, so that the disk confirms several at a time.
+#: Ours: a producer's concurrent sends, so that one flush confirms several.
 SENDS_AT_ONCE: Final = 8
-#: Ours: how long a consumer that has everything waits for more.
+#: Ours: how long a consumer at the end of its queue waits for more.
 HOLD_MS: Final = 500
 
 
 class Load:
     """Producers and consumers over many rounds.
 
-    wrong: what a broker did wrong before it was killed. failure: why it was of no use any more, such as a
-    full disk.
+    wrong: the broker's violations before it was killed. failure: why it became unusable, such as a full disk.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -88,16 +87,16 @@ class Load:
                     self._ledger.committed(group, queue_id, offset)
 
 
-#: Behind those of the other load and of its probes.
+#: The producer numbers after those of the other load and of its probes.
 TRANSACTIONS_PRODUCER: Final = PRODUCER_COUNT + 1
 TIMERS_PRODUCER: Final = PRODUCER_COUNT + 2
-#: Ours: transactions and timer messages that are under way at once.
+#: Ours: concurrent transactions and timer messages.
 AT_ONCE: Final = 4
-#: Ours: of the half messages, so many are open when the broker is killed, and so many for one kill more.
+#: Ours: the share of half messages left open until the broker is killed and restarted.
 OPEN_SHARE: Final = 0.25
-#: Ours: a timer message waits so long: some are due under load, some while no broker runs, some later.
+#: Ours: the delays of timer messages; some are due under load, some while no broker runs, some later.
 TIMER_MS: Final = (0, 4_000)
-#: Ours: how long after a start everything must have been delivered: timers are up to a second late.
+#: Ours: everything must be delivered this long after a start; timers are up to a second late.
 DELIVERED_SECONDS_MAX: Final = 60
 LOOK_SECONDS: Final = 0.1
 
@@ -105,7 +104,7 @@ LOOK_SECONDS: Final = 0.1
 class LaterLoad:
     """Transactions and timer messages over many rounds.
 
-    wrong: what a broker did wrong before it was killed.
+    wrong: the broker's violations before it was killed.
 
         half message ─┬─► commit    ─► delivered once, also if the commit is repeated after a kill
                       ├─► rollback  ─► never delivered
@@ -121,10 +120,10 @@ class LaterLoad:
         self.timers = Deliveries(TIMERS_TOPIC)
         self._serials = count(1)
         self._clock = SystemClock()
-        #: Half messages that have not ended, and what was requested of them, if anything was.
+        #: Open half messages, and the requested end of each: commit, rollback, or None for no request.
         self._open: dict[Half, bool | None] = {}
-        #: Half messages that have ended at the master, and perhaps not at its slave; whether by a commit. An
-        #: end that no slave confirms is answered as any other: its producer could do nothing about it.
+        #: Half messages that have ended at the master, but maybe not at its slave; the value is whether by a
+        #: commit. An end that no slave confirms is answered normally: the producer could not react to it.
         self._unsafe: dict[Half, bool] = {}
         self._has_slave = True
         self._ends = {
@@ -138,7 +137,7 @@ class LaterLoad:
             await asyncio.gather(*transactions, *(self._send_timers(other) for _ in range(AT_ONCE)))
 
     def note_parted(self) -> None:
-        """Record that the slave gets nothing more of this load."""
+        """Record that the slave receives no more of this load."""
         self._has_slave = False
 
     def note_replicated(self) -> None:
@@ -148,8 +147,8 @@ class LaterLoad:
         self._unsafe.clear()
 
     def note_promotion(self) -> None:
-        """Record that the slave is the master now, which may lack what was not acknowledged."""
-        self._open.update(self._unsafe)  # It would ask producers about them.
+        """Record that the slave is the master now; it may lack unacknowledged messages."""
+        self._open.update(self._unsafe)  # The new master checks with producers about them.
         self._unsafe.clear()
         self.transactions.note_promotion(
             [half.identity for half, is_commit in self._open.items() if is_commit]
@@ -158,7 +157,7 @@ class LaterLoad:
         self._ends = dict.fromkeys(self._ends, 0)
 
     async def check(self, address: str) -> list[str]:
-        """End what was open, wait for what is due, and return what is wrong with it."""
+        """End the open transactions, wait for due messages, and return the violations."""
         self._has_slave = True
         async with Client(address, is_serving=True) as client:
             for half, requested in list(self._open.items()):
@@ -178,7 +177,7 @@ class LaterLoad:
                 await asyncio.sleep(LOOK_SECONDS)
 
     def summary(self) -> str:
-        """Return what was delivered, after the last check."""
+        """Return a summary of deliveries, after the last check."""
         transactions, timers = self.transactions, self.timers
         return (
             f"{transactions.promised_count:,} transactions committed and delivered, "
@@ -212,7 +211,7 @@ class LaterLoad:
         self.rolled_back_count += 1
 
     async def _end(self, client: Client, half: Half, *, is_commit: bool) -> None:
-        """Commit or roll back; what a kill left unanswered is requested again afterwards."""
+        """Commit or roll back; requests left unanswered by a kill are repeated after it."""
         self._open[half] = is_commit
         if is_commit:
             self.transactions.allow(half.identity)
@@ -251,7 +250,7 @@ class LaterLoad:
 async def check(address: str, ledger: Ledger, first: dict[int, int]) -> list[str]:
     """Return the violations found at a restarted broker.
 
-    first: where each queue is read from; it is set to where it ends.
+    first: the offset where each queue is read from; updated to the queue's end.
     """
     async with Client(address, is_serving=True) as client:
         wrong = await _check_messages(client, ledger, first, is_copy=False)
@@ -262,7 +261,7 @@ async def check(address: str, ledger: Ledger, first: dict[int, int]) -> list[str
 
 
 async def check_copy(address: str, ledger: Ledger, first: dict[int, int]) -> list[str]:
-    """Return the violations among the messages of a slave; it copies commits later."""
+    """Return the violations among a slave's messages; it copies commits later."""
     async with Client(address, is_serving=True) as client:
         return await _check_messages(client, ledger, first, is_copy=True)
 

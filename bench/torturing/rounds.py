@@ -1,6 +1,6 @@
 """`bench/torture`: a broker under load is killed at random moments, and must lose nothing it acknowledged.
 
-start ─► check what it has ─► load ─► kill -9 ─► start …      at the end: stop, check the files
+start ─► check its contents ─► load ─► kill -9 ─► start …      at the end: stop, check the files
 """
 
 import asyncio
@@ -25,24 +25,23 @@ from libramq.cli import running
 from libramq.cli.servers.broker_children import BrokerEnded
 from libramq.errors import ConfigError
 
-#: Ours: how long the pair is under load before a fault; how long the load continues without the slave; how
-#: long after the first of both the second is killed.
+#: Ours: how long the load continues without the slave, and how long the second kill follows the first.
 ALONE_SECONDS: Final = 0.5
 BETWEEN_SECONDS: Final = 0.1
-#: Ours: how long the link is cut: less than a send waits for slaves, more than that, and one time in so many
-#: longer than master and slave believe each other to be there (`SILENT_MS_MAX`).
+#: Ours: how long the link is cut: shorter or longer than a send waits for slaves, and one time in LONG_CUTS
+#: longer than master and slave consider each other alive (`SILENT_MS_MAX`).
 CUT_SECONDS: Final = (0.05, 5)
 LONG_CUT_SECONDS: Final = (20.5, 22)
 LONG_CUTS: Final = 8
-#: Ours: a slave searches for its master for some seconds, and copies tables every ten.
+#: Ours: a slave needs some seconds to find its master, and copies tables every ten.
 IN_SYNC_SECONDS_MAX: Final = 120
 PROBE_SECONDS: Final = 0.05
 
 
 class Fault(enum.Enum):
-    """The events of a round; the text goes into its line.
+    """The faults of a round; the text goes into its line.
 
-    load ─► a fault ─► what was acknowledged is at the one that lives ─► start, mend
+    load ─► a fault ─► acknowledged messages are at the survivor ─► start, mend
          ─► at the master ─► in sync again ─► at the slave ─► the logs are equal ─► load …
     """
 
@@ -66,7 +65,7 @@ class PairTorturer:
         self._probes = count(1)
 
     async def run(self, rounds: int) -> list[str]:
-        """Run so many rounds, or to the first that breaks something; return what is wrong."""
+        """Run this many rounds, stopping at the first violation; return the violations."""
         async with TorturedPair.opened(self._root) as self._pair:
             faults = self._faults()
             try:
@@ -84,7 +83,7 @@ class PairTorturer:
                 return [str(error)]
 
     def _faults(self) -> Iterator[Fault]:
-        """Yield faults in random order, all of them before one is repeated."""
+        """Yield faults in random order, all of them before any is repeated."""
         faults = list(Fault)
         if self._pair.link is None:
             print(f"the link is not cut, as this machine has no address {LINK_HOST}")
@@ -124,7 +123,7 @@ class PairTorturer:
         await asyncio.gather(self._load.run(address), self.later.run(address))
 
     async def _cause(self, fault: Fault, loading: asyncio.Task[None]) -> list[str]:
-        """Cause a fault, and end the load; return what is wrong with the slave if it lives."""
+        """Cause a fault and end the load; return the violations of a surviving slave."""
         match fault:
             case Fault.MASTER:
                 await self._pair.master.kill()
@@ -157,7 +156,7 @@ class PairTorturer:
             await asyncio.sleep(random.uniform(0, BETWEEN_SECONDS))
 
     async def _cut_link(self, loading: asyncio.Task[None]) -> None:
-        """Cut the link, and keep it cut for a while under load."""
+        """Cut the link and keep it cut for a while under load."""
         is_long = not random.randrange(LONG_CUTS)
         self.later.note_parted()
         self._link.cut(random.choice(list(Cut)))
@@ -171,7 +170,7 @@ class PairTorturer:
         return self._pair.link
 
     async def _wait_in_sync(self) -> None:
-        """Send until a send is acknowledged, which takes a slave; raises BrokerEnded."""
+        """Send until a send is acknowledged, which requires the slave; raises BrokerEnded."""
         async with (
             Client(self._pair.master.address, is_serving=True) as client,
             _within("the slave is not in sync again"),
@@ -196,7 +195,7 @@ class PairTorturer:
                 await asyncio.sleep(PROBE_SECONDS)
 
     async def _check_everything(self) -> list[str]:
-        """Check all messages at both, and then the files of both."""
+        """Check all messages at both brokers, then the files of both."""
         wrong = await check(self._pair.master.address, self.ledger, {})
         wrong += await check_copy(self._pair.slave.address, self.ledger, {})
         return wrong + await self._pair.stop()
@@ -221,15 +220,15 @@ async def _within(failure: str) -> AsyncIterator[None]:
 EXIT_BROKEN: Final = 1
 #: Ours: how long a broker is under load before it is killed.
 LOAD_SECONDS: Final = (0.05, 1.5)
-#: Ours: one start in so many is killed, too, up to so long after it began.
+#: Ours: one start in KILLED_STARTS is killed as well, up to START_SECONDS after it began.
 KILLED_STARTS: Final = 5
 START_SECONDS: Final = 1.0
 
 
 def torture(rounds: int, directory: Path | None, *, is_replicated: bool = False) -> int:
-    """Torture a broker; print a line a round, and the verdict; return the exit code.
+    """Torture a broker; print a line per round and the verdict; return the exit code.
 
-    directory: a new or empty one; by default a temporary one, which stays if anything was lost.
+    directory: new or empty; by default temporary, and kept if anything was lost.
     is_replicated: torture a master and its slave.
     """
     if directory is not None and directory.exists() and any(directory.iterdir()):
@@ -266,7 +265,7 @@ class _Torturer:
         self._broker = TorturedBroker(config, root / "broker.log")
 
     async def run(self, rounds: int) -> list[str]:
-        """Run that many rounds, or up to the first violation; return the violations."""
+        """Run this many rounds, stopping at the first violation; return the violations."""
         address = self._broker.config.address
         try:
             await self._broker.start()
@@ -276,7 +275,7 @@ class _Torturer:
                 wrong = await self._round(number, rounds)
                 if wrong:
                     return wrong
-            wrong = await check(address, self.ledger, {})  # Everything, from the first message on.
+            wrong = await check(address, self.ledger, {})  # Check everything, from the first message on.
             await self._broker.stop()
             return wrong + check_files(self._store)[1]
         except BrokerEnded as error:
