@@ -12,7 +12,7 @@ _OPTION = re.compile(r"((?:[a-z_]+)(?:, [a-z_]+)*): ")
 
 
 class OptionLists(griffe.Extension):
-    """Rewrites every docstring that is loaded."""
+    """Rewrites every loaded docstring."""
 
     def on_object(self, *, obj, **_):
         """Rewrite the docstring of a module, class or function."""
@@ -21,7 +21,7 @@ class OptionLists(griffe.Extension):
 
 
 def listed(text):
-    """Return the text with its options as items of lists; the lines that follow an option belong to it."""
+    """Return the text with its options as list items; the lines after an option belong to it."""
     lines = []
     is_in_item = False
     for line in text.splitlines():

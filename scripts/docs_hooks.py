@@ -1,6 +1,6 @@
-"""Brings files from outside docs/ into the site: ARCHITECTURE.md, CHANGELOG.md and the examples.
+"""Adds files from outside docs/ to the site: ARCHITECTURE.md, CHANGELOG.md and the examples.
 
-Pages link to these files as they lie in the repository; the links are changed to where they are here.
+Pages link to these files by their paths in the repository; the hooks rewrite the links for the site.
 """
 
 import posixpath
@@ -11,7 +11,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Files of the repository's root that are pages of the site.
+#: Files of the repository's root that become pages of the site.
 PAGES = {"ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md"}
 EXAMPLES = "examples.md"
 _FETCHED = re.compile(r"<(?:script|img|iframe|link rel=.stylesheet.)[^>]*?(?:src|href)=.(https?://[^\"'>]+)")
@@ -46,9 +46,9 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_post_page(output, page, config):
-    """Name the search and mend empty headings, for screen readers; refuse what browsers fetch elsewhere."""
+    """Label the search and fix empty headings for screen readers; reject external resources."""
     if fetched := _FETCHED.search(output):
-        raise PluginError(f"{page.file.src_uri} has a browser fetch {fetched[1]}")
+        raise PluginError(f"{page.file.src_uri} makes browsers fetch {fetched[1]}")
     output = output.replace("<th></th>", "<td></td>")
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
@@ -61,7 +61,7 @@ def _examples():
     return "\n".join(
         [
             "# Examples\n",
-            "Programs of a page, from the folder `examples`. Most expect `libra up` in another terminal.\n",
+            "One-page programs from the folder `examples`. Most expect `libra up` in another terminal.\n",
             *sections,
         ]
     )
