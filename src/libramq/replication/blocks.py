@@ -1,9 +1,10 @@
-"""The bytes of the HA protocol: a slave's reports and a master's blocks of the log, and how large one may be.
+"""The bytes of the HA protocol: a slave's reports and a master's blocks of the log, with their size limits.
 
-    slave → master    REPORT   8 bytes: how much of the commit log the slave has
-    master → slave    BLOCK   12 bytes: an offset and a size; then so many bytes of the commit log
+    slave → master    REPORT   8 bytes: the end of the slave's commit log
+    master → slave    BLOCK   12 bytes: an offset and a size; then that many bytes of the commit log
 
-A block without data is a heartbeat; one at an offset that no log has is a challenge (`slave_proof.py`).
+A block without data is a heartbeat; a block at an impossible offset is a challenge (`slave_proof.py`).
+
 Upstream: DefaultHAClient.java, DefaultHAConnection.java.
 """
 
@@ -17,8 +18,9 @@ BLOCK_BYTES: Final = 32 * 1024
 #: DefaultHAClient.READ_MAX_BUFFER_SIZE: one of Apache's slaves cannot receive a larger block.
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
 
-#: Ours: the offset of a challenge, and how long one may be.
+#: Ours: the offset of a challenge.
 CHALLENGE_OFFSET: Final = -1
+#: Ours: the maximum size of a challenge.
 CHALLENGE_BYTES_MAX: Final = 64
 
 _REPORT: Final = struct.Struct(">q")
@@ -26,7 +28,7 @@ _HEAD: Final = struct.Struct(">qi")
 
 
 class Block(NamedTuple):
-    """A range of the commit log, and its offset."""
+    """A range of the commit log and its offset."""
 
     offset: int
     data: bytes
@@ -38,19 +40,19 @@ def encode_report(offset: int) -> bytes:
 
 
 def encode_block(offset: int, data: bytes) -> bytes:
-    """Return a block; without data it is a heartbeat."""
+    """Return a block; without data, a heartbeat."""
     return _HEAD.pack(offset, len(data)) + data
 
 
 class ReportReader:
-    """Cuts a slave's bytes into reports; of several that arrived together only the last one counts."""
+    """Splits a slave's bytes into reports; of several that arrive together only the last counts."""
 
     def __init__(self) -> None:
         self._partial = b""
 
     @property
     def partial_bytes(self) -> int:
-        """Return how many bytes of an incomplete report are held."""
+        """Return the number of held bytes of an incomplete report."""
         return len(self._partial)
 
     def receive(self, data: bytes) -> list[int]:
@@ -62,18 +64,18 @@ class ReportReader:
 
 
 class BlockReader:
-    """Cuts a master's bytes into blocks; raises RemoteProtocolError for an impossible size."""
+    """Splits a master's bytes into blocks; raises RemoteProtocolError for an impossible size."""
 
     def __init__(self) -> None:
         self._partial = bytearray()
 
     @property
     def partial_bytes(self) -> int:
-        """Return how many bytes of an incomplete block are held."""
+        """Return the number of held bytes of an incomplete block."""
         return len(self._partial)
 
     def receive(self, data: bytes) -> list[Block]:
-        """Take received bytes; return the blocks that are complete now."""
+        """Take received bytes; return the completed blocks."""
         self._partial += data
         blocks = []
         position, end = 0, len(self._partial)

@@ -1,12 +1,12 @@
-"""The copies: up to where enough slaves have the log (inSyncReplicas; one connection per machine counts),
-what waits for that, and what happens when too few are in sync.
+"""The copies: tracks the part of the log that enough slaves have (inSyncReplicas; one connection per machine
+counts), parks replies that wait for it, and handles too few slaves in sync.
 
         slaves' reports ─► the part with inSyncReplicas copies ─► visible to readers, sends are answered
 
-If fewer slaves are in sync than required, readers see what the master itself has, and sends are answered with
-SLAVE_NOT_AVAILABLE at once: stored, but not as safe as required. With acting slaves (`refuses`) nothing is
-stored then, whoever sends it; services of the broker itself try again. `needed` may require fewer copies of a
-few brokers (enableAutoInSyncReplicas).
+If fewer slaves are in sync than required, readers see everything the master has, and sends are answered with
+SLAVE_NOT_AVAILABLE at once: stored, but with fewer copies than required. With acting slaves (`refuses`) all
+appends are refused in that case; the broker's own services retry. `needed` may require fewer copies if few
+brokers are in sync (enableAutoInSyncReplicas).
 Upstream: GroupTransferService.java, CommitLog.handleHA, calcNeedAckNums.
 """
 
@@ -26,8 +26,8 @@ log = get_logger(__name__)
 class Copies:
     """Answers replies that wait for slaves; a `kernel.purgatory.Gate`.
 
-    needed: returns the required number of copies, including the master's, with so many brokers in sync.
-    refuses: whether nothing is stored with fewer. timeout_ms: how long a send waits.
+    needed: returns the required number of copies, including the master's, for a number of brokers in sync.
+    refuses: whether to refuse appends with fewer. timeout_ms: how long a send waits.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Copies:
         self._waiting: deque[tuple[int, Gated]] = deque()
 
     def update(self, slaves: Sequence[HAConnection]) -> None:
-        """Record the slaves' progress, and answer the replies that waited for it."""
+        """Record the slaves' progress, and release the replies that waited for it."""
         end, now_ms = self._store.end, self._clock.monotonic_ms()
         in_sync = _one_a_machine([slave for slave in slaves if slave.is_in_sync(end, now_ms)])
         had = sorted((slave.acknowledged for slave in in_sync), reverse=True)
@@ -75,7 +75,7 @@ class Copies:
         elif not self._purgatory.has_room(parked.connection, parked.cost_bytes):
             parked.fail(Missing.SLAVE)
         else:
-            while self._waiting and not self._waiting[0][1].is_parked:  # Its time was up.
+            while self._waiting and not self._waiting[0][1].is_parked:  # It timed out.
                 self._waiting.popleft()
             self._purgatory.park(
                 parked, self._clock.monotonic_ms() + self._timeout_ms, lambda each: each.fail(Missing.SLAVE)
@@ -83,7 +83,7 @@ class Copies:
             self._waiting.append((physical_offset, parked))
 
     def _answer(self, replicated: int, in_sync: Sequence[HAConnection]) -> None:
-        """Reply to those who waited for this part of the log, or for what new slaves will never get of it."""
+        """Release replies that waited for this part of the log or for data that new slaves never get."""
         all_have_from = max(slave.first for slave in in_sync)
         while self._waiting and self._waiting[0][0] <= replicated:
             offset, parked = self._waiting.popleft()
@@ -111,9 +111,9 @@ class Copies:
 
 
 def _one_a_machine(slaves: Sequence[HAConnection]) -> list[HAConnection]:
-    """Return the slaves, and of several connections from one machine the one that is furthest.
+    """Return the slaves, only the most advanced one of several connections from the same machine.
 
-    A slave that returns before its master has noticed that it was gone is not two copies.
+    A slave that returns before its master has noticed its absence does not count as two copies.
     """
     furthest: dict[str, HAConnection] = {}
     for slave in slaves:
@@ -124,7 +124,7 @@ def _one_a_machine(slaves: Sequence[HAConnection]) -> list[HAConnection]:
 
 
 class OneAfterTheOther:
-    """Two gates in a row; a `kernel.purgatory.Gate`. Replies that pass the first wait at the second."""
+    """Two gates in sequence; a `kernel.purgatory.Gate`. Replies that pass the first wait at the second."""
 
     def __init__(self, first: Gate, second: Gate) -> None:
         self._first = first

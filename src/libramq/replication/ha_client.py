@@ -1,14 +1,15 @@
-"""The HA client of a slave: when it connects to its master, compares logs, cuts its own and copies (parts of
-large records, too); how long it waits before it tries again; what it reports if the master has deleted what
-it lacks.
+"""The HA client of a slave: connects to its master, compares the logs, cuts its own and copies (even parts of
+large records); retries with increasing pauses, and reports its end to a master that has deleted the data it
+lacks.
 
     IDLE ─► CONNECTING ─► COMPARING ─► COPYING
       ▲          │             │           │
-      └──────────┴─────────────┴───────────┘   after a second again
+      └──────────┴─────────────┴───────────┘   retry after a second
 
-Where the logs differ, ours is cut to what both have. The connection is made before that: so the process whose
-log was compared is the one that sends. Where they have nothing in common somebody has to act: that is tried
-again ever more rarely, and logged each time, by the master too if our log ends before its own begins.
+Where the logs diverge, the slave's is cut to the shared part. The connection is made before the comparison,
+so that the process whose log was compared is the one that sends. If the logs share nothing, an operator must
+act. The client retries with growing pauses and logs each attempt; the master logs it as well if the slave's
+log ends before its own begins.
 Upstream: store/ha/DefaultHAClient.java, which compares nothing.
 """
 
@@ -30,34 +31,35 @@ from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: Ours; DefaultHAClient waits 5 s.
+#: Ours: DefaultHAClient waits 5 s.
 RETRY_MS: Final = 1_000
-#: Ours: the first and the longest pause while logs have nothing in common; a comparison may read all of ours.
+#: Ours: the first pause while the logs share nothing; a comparison may read the slave's whole log.
 NOTHING_SHARED_MS: Final = 10_000
+#: Ours: the longest pause while the logs share nothing.
 NOTHING_SHARED_MS_MAX: Final = 60_000
-#: Ours: how soon a master is asked again whose data was refused twice, for the same reason.
+#: Ours: the pause after a master's data was refused twice for the same reason.
 REFUSED_AGAIN_MS: Final = 10_000
 #: MessageStoreConfig.haSendHeartbeatInterval.
 HEARTBEAT_MS: Final = 5_000
 #: MessageStoreConfig.haHousekeepingInterval.
 SILENT_MS_MAX: Final = 20_000
-#: Ours: how soon a cut is tried again that must wait.
+#: Ours: the pause before a postponed cut is retried.
 CUT_AGAIN_MS: Final = 10
 
 
 class NothingShared(NamedTuple):
-    """The logs have nothing in common. reason: with what to do about it.
+    """The logs share nothing. reason: includes the remedy.
 
-    report: the end of our log if that is before the begin of the master's, which refuses it, and logs that.
+    report: the end of the slave's log if it lies before the start of the master's, which refuses and logs it.
     """
 
     reason: str
     report: int | None = None
 
 
-#: What is compared: the end of what both logs have, or why that is not known.
+#: The result of a comparison: the end of the shared log, or why it is unknown.
 Shared = int | str | NothingShared
-#: Compares the logs, and calls back.
+#: Compares the logs and calls back with the result.
 Compare = Callable[[Callable[[Shared], None]], None]
 
 
@@ -73,9 +75,9 @@ class State(enum.Enum):
 class HAClient:
     """Follows one master; a `kernel.effect.Stream`.
 
-    compare: finds up to where the logs are equal; 0 if ours is empty.
-    may_cut: whether our log may be cut at an offset now; called again until it may.
-    was_cut: called after a cut. secret: that of the cluster's brokers, for a master that wants a proof.
+    compare: finds the end of the shared log; 0 if the slave's is empty. may_cut: returns whether the slave's
+    log may be cut at an offset now; called again until it may. was_cut: called after a cut. secret: the
+    secret of the cluster's brokers, for a master that requires a proof.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class HAClient:
 
     @property
     def copying(self) -> int | None:
-        """Return the number of the copying under way, which ends with its connection; None: there is none."""
+        """Return the number of the current copying, which ends with its connection; None if there is none."""
         return self._copyings if self.state is State.COPYING else None
 
     def follow(self, address: str) -> None:
@@ -177,13 +179,13 @@ class HAClient:
             self._give_up(reason)
 
     def stalled(self, stall_ms: int) -> None:
-        """Extend the master's time by that for which this process was stalled."""
+        """Extend the master's deadline by the time that this process was stalled."""
         self._read_ms = self._read_ms + stall_ms
 
     # The end of a turn, and time.
 
     def settle(self) -> None:
-        """Report what was stored: under SYNC_FLUSH what is on the disk."""
+        """Report the end of the stored log; under SYNC_FLUSH the end of the flushed log."""
         if self.state is State.COPYING:
             position = self._position()
             if position > self._reported:
@@ -193,7 +195,7 @@ class HAClient:
         store = self._store
         if self._is_sync and store.flushed_offset < store.copy.end:
             return store.flushed_offset
-        # With the part of a record that has come: one may be larger than what a master sends unreported.
+        # Includes a partial record, because a record may be larger than the master's window.
         return store.copy.position
 
     def _report(self, position: int) -> None:
@@ -202,7 +204,7 @@ class HAClient:
         self._effects.send(self._connection, encode_report(position))
 
     def _look(self, now_ms: MonotonicMs) -> None:
-        """Connect, show that we are alive, or give up a master that is silent."""
+        """Connect, send a heartbeat, or give up a silent master."""
         match self.state:
             case State.IDLE:
                 if self._store.copy.is_refused:
@@ -219,7 +221,7 @@ class HAClient:
                 self._due.at(self._reported_ms + HEARTBEAT_MS)
 
     def _compared(self, connection: Connection, shared: Shared) -> None:
-        """Take the result of a comparison: cut our log, if it is longer."""
+        """Take the result of a comparison, and cut the slave's log if it is longer."""
         if connection is not self._connection or self.state is not State.COMPARING:
             return
         if isinstance(shared, NothingShared):
@@ -245,7 +247,7 @@ class HAClient:
                 self._begin_copying()
 
     def _begin_copying(self) -> None:
-        """Report where our log ends; the master sends from there."""
+        """Report the end of the slave's log, from which the master sends."""
         copy = self._store.copy
         self.state, self._nothing_shared_ms = State.COPYING, NOTHING_SHARED_MS
         self._copyings += 1
@@ -256,7 +258,7 @@ class HAClient:
 
     def _give_up(self, reason: str, *, again_ms: int = RETRY_MS) -> None:
         """End the connection, and try again a moment later."""
-        if reason != self._failure:  # Not every second for as long as a master is away.
+        if reason != self._failure:  # Log an absent master once, not every second.
             log.warning("the master's log cannot be copied; retrying", master=self.address, reason=reason)
         self._failure = reason
         connection, self._connection = self._connection, None

@@ -1,10 +1,10 @@
-"""The connection of one slave, as its master sees it: how far ahead it is sent, and when it counts as in
-sync, or as too slow.
+"""The connection of one slave, as seen by its master: limits the data in flight, and decides when the slave
+is in sync or too slow.
 
     first report ─► sending from there ─► block, block, … ─► report ─► block, …
 
-At most `WINDOW_BYTES` beyond the last report are sent, so that a slow slave costs the master no memory. A
-slave is in sync while it keeps up: readers and producers wait for it.
+At most `WINDOW_BYTES` are sent beyond the last report, so that a slow slave costs the master no memory. A
+slave is in sync while it keeps up, and readers and producers wait for it.
 Upstream: store/ha/DefaultHAConnection.java.
 """
 
@@ -15,23 +15,23 @@ from libramq.clock import MonotonicMs
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 
-#: Ours: how much may be in flight to a slave; it reports after each read.
+#: Ours: the data in flight to a slave, which reports after each read.
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 #: FlowMonitor.java: the period over which the rate is measured.
 RATE_MS: Final = 1_000
 #: MessageStoreConfig.haMaxGapNotInSync.
 GAP_BYTES_MAX: Final = 256 * 1024 * 1024
-#: Ours: a slave that does not have now what the log had then is not in sync; consumers would wait for it, and
-#: a slow one is never that many bytes behind. Kafka's replica.lag.time.max.ms is 30 s.
+#: Ours: a slave that lacks data the log had this long ago is not in sync, because consumers would wait for
+#: it. The gap in bytes alone does not reveal a slow slave. Kafka's replica.lag.time.max.ms is 30 s.
 LAG_MS_MAX: Final = 20_000
 
 
 class HAConnection:
-    """One slave. sent: everything before this offset was sent; acknowledged: the slave has it.
+    """One slave. sent: the end of the log that was sent; acknowledged: the end that the slave has.
 
-    first: it has no message before this offset. machine: where it runs, which two connections may share.
-    look: when a heartbeat is due, or the slave has been silent too long. is_warming: the next bytes are being
-    read on a thread; is_warm: they have been.
+    first: the slave has no message before this offset. machine: the host it runs on, which two connections
+    may share. look: due when a heartbeat must be sent or the slave has been silent too long. is_warming: a
+    thread is reading the next bytes; is_warm: it has read them.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HAConnection:
         self.sent_ms = now_ms
 
     def bytes_per_second(self, now_ms: MonotonicMs) -> int:
-        """Return how many bytes of the log were sent in the last whole second."""
+        """Return the number of log bytes sent in the last full second."""
         elapsed_ms = now_ms - self._rate_began_ms
         if elapsed_ms >= RATE_MS:
             self._rate = (self.sent - self._rate_began_sent) * 1000 // elapsed_ms
@@ -82,7 +82,7 @@ class HAConnection:
         return True
 
     def stalled(self, stall_ms: int) -> None:
-        """Extend its time by that for which this process was stalled."""
+        """Extend the slave's deadlines by the time that this process was stalled."""
         self.progressed_ms = self.progressed_ms + stall_ms
         self._target_ms = self._target_ms + stall_ms
         self._caught_up_ms = self._caught_up_ms + stall_ms
@@ -95,12 +95,12 @@ class HAConnection:
 
     @property
     def room(self) -> int:
-        """Return how many bytes may be sent before the slave must report."""
+        """Return the number of bytes that may be sent before the slave must report."""
         return WINDOW_BYTES - (self.sent - self.acknowledged)
 
 
 def _machine(address: str) -> str:
-    """Return the host of "host:port"; on this machine every process may be a slave of its own."""
+    """Return the host of "host:port"; on this machine every process counts as a separate slave."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         is_here = ipaddress.ip_address(host).is_loopback

@@ -1,13 +1,14 @@
-"""The HA service of a master: how many slaves it has, where it begins to send them the log and up to where
-(what is flushed, under SYNC_FLUSH), and when it ends a silent one.
+"""The HA service of a master: accepts slaves, chooses where each begins in the log, sends them the log (under
+SYNC_FLUSH only the flushed part), and drops silent ones.
 
     report ─► [proof] ─► accepted? ─► where to begin ─► blocks, while the log has more and the slave has room
 
-Under SYNC_FLUSH slaves get what is on the master's disk. Otherwise a power cut could take from the master
-what members have read at its slave; they would continue behind it, and skip what is stored in its place.
+Under SYNC_FLUSH slaves get only data on the master's disk. Otherwise a power cut at the master could lose
+messages that members have read at its slave; they would continue after these and skip the messages stored in
+their place.
 
-An empty slave begins at the log's newest file, as at Apache's master; it gets no older ones. Bytes that are
-not in the page cache are read ahead on a thread, so that a slave far behind delays nothing.
+An empty slave begins at the log's newest file, as with Apache's master; it gets no older files. A thread
+reads ahead bytes that are not in the page cache, so that a slave far behind delays nothing.
 Upstream: store/ha/DefaultHAService.java, DefaultHAConnection.java.
 """
 
@@ -32,12 +33,12 @@ log = get_logger(__name__)
 
 #: MessageStoreConfig.haSendHeartbeatInterval.
 HEARTBEAT_MS: Final = 5_000
-#: MessageStoreConfig.haHousekeepingInterval. Ours: a slave that reports, but gets no further for that long
-#: (its disk may be full), is dropped as well: readers would wait for it.
+#: MessageStoreConfig.haHousekeepingInterval. Ours: a slave that reports but makes no progress for this long
+#: (its disk may be full) is dropped as well, because readers would wait for it.
 SILENT_MS_MAX: Final = 20_000
-#: Ours: slaves of one master; each more means another copy of every byte, and more to count.
+#: Ours: slaves of one master; each additional one costs another copy of every byte.
 SLAVES_MAX: Final = 16
-#: Ours: how much one turn sends to a slave; then others have their turn.
+#: Ours: one turn sends at most this much to a slave, then others have their turn.
 TURN_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -45,8 +46,8 @@ class HAService:
     """Sends the commit log to slaves; a `kernel.engine.Translator` whose requests are their reports.
 
     is_allowed: returns whether a slave may connect from an address. secrets: those of the cluster's brokers,
-    if slaves must prove to know one. acknowledged: called with all slaves when one has more than before, has
-    connected, or has left.
+    if slaves must prove that they know one. acknowledged: called with all slaves when one has progressed,
+    connected or left.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class HAService:
         self._soon = partial(kernel.soon, Phase.ARRIVALS, self._send_all)
 
     def receive(self, connection: Connection, requests: Sequence[int], start: int) -> int:
-        """Take the reports of one read; the last one counts."""
+        """Handle the reports of one read; the last one counts."""
         self._soon()
         now_ms = self._clock.monotonic_ms()
         reported = requests[-1]
@@ -96,7 +97,7 @@ class HAService:
             log.warning("a slave is gone", slave=connection.address, has=slave.acknowledged)
 
     def _send_all(self) -> None:
-        """Send new bytes of the log, and what comes next."""
+        """Send new bytes of the log, now and after each change."""
         if self._slaves:
             self._store.when_changed(self._send_all)
             end = self._end
@@ -105,7 +106,7 @@ class HAService:
                     self._send(slave, end)
 
     def stalled(self, stall_ms: int) -> None:
-        """Extend the slaves' time by that for which this process was stalled."""
+        """Extend the slaves' deadlines by the time that this process was stalled."""
         for slave in self._slaves.values():
             slave.stalled(stall_ms)
 
@@ -115,7 +116,7 @@ class HAService:
 
     @property
     def _end(self) -> int:
-        """Return up to where slaves may have the log."""
+        """Return the end of the log that slaves may get."""
         is_sync = self._store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         return self._store.flushed_offset if is_sync else self._store.end
 
@@ -134,7 +135,7 @@ class HAService:
             return
         begin = reported or store.log_file_start(end)
         look = self._deadlines.new(partial(self._look, connection))
-        # An empty slave never gets what the older files have.
+        # An empty slave never gets the older files.
         slave = HAConnection(connection, begin, now_ms, look, first=0 if reported else begin, log_end=end)
         slave.look.at(now_ms + HEARTBEAT_MS)
         connection.is_authenticated = True
@@ -179,7 +180,7 @@ class HAService:
             budget -= size
 
     def _warm(self, slave: HAConnection, stretch: FileRange) -> None:
-        """Read the next bytes on a thread, a megabyte at once; `_send_all` continues when they are there."""
+        """Read the next bytes in a thread, a megabyte at once; `_send_all` continues afterwards."""
         room = self._store.log_file_end(slave.sent) - slave.sent
         ahead = stretch._replace(size=min(TURN_BYTES_MAX, room))
         slave.is_warming = True
@@ -191,14 +192,14 @@ class HAService:
         self._effects.run(Thread.READ, partial(self._store.warm, (ahead,)), warmed)
 
     def _look(self, connection: Connection, now_ms: MonotonicMs) -> None:
-        """Send a heartbeat if nothing else was sent for long, and drop a slave that does not progress."""
+        """Send a heartbeat if nothing was sent recently, and drop a slave that makes no progress."""
         slave = self._slaves.get(connection)
         if slave is None:
             return
         if now_ms - slave.progressed_ms > SILENT_MS_MAX:
             self._refuse(connection, f"it was silent, or got no further, for {SILENT_MS_MAX} ms")
             return
-        self._acknowledged(self.slaves())  # Time alone may have put it out of sync.
+        self._acknowledged(self.slaves())  # It may be out of sync by the passage of time.
         if now_ms - slave.sent_ms >= HEARTBEAT_MS:
             self._effects.send(connection, encode_block(slave.sent, b""))
             slave.sent_ms = now_ms

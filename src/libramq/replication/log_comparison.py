@@ -1,14 +1,15 @@
-"""The comparison: up to where a slave's log is its master's, found record by record, and when they have
-nothing in common.
+"""The comparison: finds the end of the part that a slave's log shares with its master's, by comparing
+records, or that they share nothing.
 
-    the last record ─┬─ the same, and nothing behind it ──────────────► shared up to its end
-                     └─ another, or none ─► the records of a file ─► halved, until one is the last shared
+    the last record ─┬─ equal, and nothing after it ────────────────► shared up to its end
+                     └─ different, or none ─► the records of a file ─► bisected to the last shared one
                                               ▲  none of them: the file before it
 
-Records of one place are equal only if everything before is: a record has its place and its store time, and
-logs only grow. Apache's masters send records by their place too, so this works with them; but none of a topic
-that they have deleted, so these count as not shared: more than necessary is cut, and copied again. Ours send
-such a record to a slave that has the same (`lbSha256`): the slave may have no others.
+Records at the same offset are equal only if everything before them is, because a record contains its offset
+and store time, and logs only grow. Apache's masters also send records by offset, so this works with them. But
+they send no record of a deleted topic, so these count as not shared, and more than necessary is cut and
+copied again. LibraMQ's masters send such a record to a slave that has the same one (`lbSha256`), because the
+slave may have no others.
 """
 
 from collections.abc import Callable
@@ -30,16 +31,17 @@ from libramq.store.reading.read_only_files import ReadOnlyFiles
 
 log = get_logger(__name__)
 
-#: Takes an offset and our record there; the master's is awaited, or why there is none.
+#: Takes an offset and the slave's record there; waits for the master's record, or the reason why there is
+#: none.
 AskRecord = Callable[[int, bytes], Callback]
-#: The answers of brokers that have no such record.
+#: Error codes of brokers without such a record.
 _NOT_THERE: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
 
 
 def records_of_file(
     filesystem: FileSystem, store: MessageStore, start: int, end: int
 ) -> list[tuple[int, int]]:
-    """Return offset and size of the records from `start` up to `end`; to be called in a thread."""
+    """Return the offset and size of each record from `start` up to `end`; to be called in a thread."""
     found = []
     with closing(ReadOnlyFiles(filesystem, store.config.commit_log_directory)) as files:
         for record in LogScan(files, start, protected=end):
@@ -54,9 +56,10 @@ def records_of_file(
 def compare_logs(
     store: MessageStore, filesystem: FileSystem, *, master_begins: int, ask: AskRecord
 ) -> Work[Shared]:
-    """Return the end of the shared log, or why there is none; nothing is read of a log that ends too early.
+    """Return the end of the shared log, or the reason why it is unknown; a log that ends too early is not
+    read.
 
-    master_begins: where the master's log begins; 0: nobody knows.
+    master_begins: the start of the master's log; 0 if unknown.
     """
     log_end = store.copy.end
     if log_end <= master_begins:
@@ -69,7 +72,7 @@ def compare_logs(
         last, shared_end = store.copy.last_record(), 0
         if last is not None and (yield from _is_shared(store, ask, *last)):
             shared_end = sum(last)
-            if shared_end == log_end:  # Else records of deleted topics follow.
+            if shared_end == log_end:  # Otherwise records of deleted topics follow.
                 return shared_end
         elif last is not None:
             log.warning("this slave's log ends with what its master does not have", ends_at=log_end)
@@ -92,7 +95,7 @@ def compare_logs(
 def _last_shared_of(
     store: MessageStore, filesystem: FileSystem, file_start: int, ask: AskRecord
 ) -> Work[int | str]:
-    """Return the end of the last shared record of a file, 0 if none is; or why that is not known."""
+    """Return the end of the last shared record of a file, 0 if there is none, or why it is unknown."""
     end = min(store.log_file_end(file_start), store.copy.end)
     try:
         records = yield InThread(Thread.READ, partial(records_of_file, filesystem, store, file_start, end))
@@ -109,7 +112,7 @@ def _last_shared_of(
 
 
 def _is_shared(store: MessageStore, ask: AskRecord, offset: int, size: int) -> Work[bool]:
-    """Return whether a record is the master's, too; what is not there is not the same."""
+    """Return whether the master has the same record; a missing record is not the same."""
     ours = store.copy.record(offset, size)
     if ours is None:
         return False

@@ -1,13 +1,13 @@
-"""The proof of a slave: how it shows that it knows the secret of the cluster's brokers, before it gets the
+"""The proof of a slave: shows that the slave knows the secret of the cluster's brokers, before it gets the
 log.
 
-    slave ─► report       where its log ends, as always
-    slave ◄─ challenge    a block at an offset that no log has: random bytes
+    slave ─► report       the end of its log, as always
+    slave ◄─ challenge    a block at an impossible offset: random bytes
     slave ─► proof        a report below 0: the HMAC of these bytes with the secret
-    slave ◄─ blocks       from the report on
+    slave ◄─ blocks       starting at the report
 
-Ours, and only where clients are authenticated: Apache's slaves cannot prove anything. A slave that gets no
-challenge, as from Apache's master, copies as always.
+This is LibraMQ's own, and used only if clients are authenticated, because Apache's slaves cannot prove
+anything. A slave that gets no challenge, as from Apache's master, copies as always.
 """
 
 import hmac
@@ -22,21 +22,21 @@ from libramq.replication.blocks import CHALLENGE_OFFSET, encode_block
 from libramq.secret_bits import SecretBits
 
 CHALLENGE_BYTES: Final = 16
-#: Ours: a slave answers at once; its process may stand still for some seconds.
+#: Ours: a slave answers at once, but its process may stall for some seconds.
 PROOF_MS_MAX: Final = 10_000
-#: Ours: connections that have proven nothing; a master has 16 slaves at most (`ha_service`). Past it the
-#: oldest makes room, as in `transport/admission.py`: a slave proves itself within a round trip.
+#: Ours: connections without a proof yet; a master has at most 16 slaves (`ha_service`). Beyond the limit the
+#: oldest is closed, as in `transport/admission.py`, because a slave proves itself within a round trip.
 UNPROVEN_MAX: Final = 64
 _PURPOSE: Final = b"libra slave "
 
 
 def slave_proof(secret: bytes, challenge: bytes) -> int:
-    """Return the report that proves to know the secret: 63 bits, of which an attacker guesses once."""
+    """Return the report that proves knowledge of the secret: 63 bits, for which an attacker has one guess."""
     return -1 - (int.from_bytes(hmac.digest(secret, _PURPOSE + challenge, "sha256")[:8]) >> 1)
 
 
 class _Unproven(NamedTuple):
-    """A connection that was challenged. report: where the log of its slave ends."""
+    """A challenged connection. report: the end of its slave's log."""
 
     report: int
     challenge: bytes
@@ -44,7 +44,7 @@ class _Unproven(NamedTuple):
 
 
 class SlaveProofs:
-    """Challenges connections, and checks their proofs. refuse: ends a connection, with the reason."""
+    """Challenges connections and checks their proofs. refuse: ends a connection with a reason."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class SlaveProofs:
         self._unproven: dict[Connection, _Unproven] = {}
 
     def report_of(self, connection: Connection, reported: int, now_ms: MonotonicMs) -> int | None:
-        """Take a challenged connection's proof, and return its report; None: challenged now, or refused."""
+        """Check a challenged connection's proof and return its report; None if just challenged or refused."""
         unproven = self._unproven.get(connection)
         if unproven is None:
             self._challenge(connection, reported, now_ms)
@@ -79,7 +79,7 @@ class SlaveProofs:
         return unproven.report
 
     def forget(self, connection: Connection) -> None:
-        """Forget a connection that has ended, or proven enough."""
+        """Forget a connection that has ended or sent its proof."""
         unproven = self._unproven.pop(connection, None)
         if unproven is not None:
             unproven.end.cancel()
