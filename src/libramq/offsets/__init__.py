@@ -1,1 +1,1 @@
-"""The groups' committed offsets, the fences that decide who may read and commit, and the files of both."""
+"""The groups' committed offsets, the fences that control reads and commits, and the files of both."""

@@ -1,14 +1,14 @@
-"""Commits ahead: offsets beyond the ends of queues, which Kafka's clients commit: when each becomes the
-group's, and how many there may be.
+"""Commits ahead: offsets beyond the ends of queues, which Kafka's clients may commit; applies each when its
+queue reaches it, and limits their number.
 
     "topic@group@queue id" → offset, end     kafkaCommitsAhead.json
 
-The table of committed offsets has the queue's end then, and a Kafka client that asks gets the offset. When
-the queue reaches it, it becomes the group's. Any other commit of the group ends it.
+Meanwhile the table of committed offsets has the queue's end, and Kafka clients are sent the offset ahead.
+When the queue reaches it, it becomes the group's committed offset. Any other commit of the group ends it.
 
-A broker that does not know this file may have had the table in between: a commit ahead counts only if the
-group's offset is not beyond the end at which it was committed. Changes are passed to `record`; nothing here
-writes.
+A broker that does not know this file may have used the table in between. So a commit ahead counts only if the
+group's offset is not beyond the end at which it was committed. Changes are passed to `record`; this module
+writes nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ from typing import Final
 import msgspec
 
 SEPARATOR: Final = "@"
-#: Where slaves find them beside the table of committed offsets; Apache's ignore it.
+#: The key of commits ahead in the table of committed offsets that slaves copy; Apache's slaves ignore it.
 COMMITS_AHEAD: Final = "libraCommitsAhead"
 #: Ours: commits ahead of all groups and queues, some 20 MB.
 COMMITS_AHEAD_MAX: Final = 100_000
-#: Ours: groups with commits ahead in one queue, which one message may end, each in 10 µs.
+#: Ours: groups with commits ahead in one queue; one message may end all of them, each in 10 µs.
 COMMITS_AHEAD_OF_QUEUE_MAX: Final = 500
 
 
@@ -32,7 +32,7 @@ class CommitAhead(msgspec.Struct, frozen=True):
     end: int
 
 
-#: Changes of entries, by name; None: it has ended.
+#: Changes of entries, by name; None: the commit has ended.
 Changes = Mapping[str, CommitAhead | None]
 
 
@@ -47,16 +47,16 @@ class CommitsAhead:
 
     def __init__(self, *, record: Callable[[Changes], None] = lambda _: None) -> None:
         self._record = record
-        #: By topic and queue id, so that a queue finds its own when messages arrive; then by group.
-        #: Others read it, and change nothing.
+        #: By topic and queue id, so that an arriving message finds its queue's commits; then by group.
+        #: Callers only read it.
         self.by_queue: dict[tuple[str, int], dict[str, CommitAhead]] = {}
-        #: The queues in which a group has commits, and those of a topic.
+        #: The queues with commits by group, and by topic.
         self._of_group: dict[str, dict[tuple[str, int], None]] = {}
         self._of_topic: dict[str, dict[tuple[str, int], None]] = {}
         self._count = 0
-        #: By queue: no commit is nearer to its end.
+        #: By queue: a lower bound of the offsets.
         self._nearest: dict[tuple[str, int], int] = {}
-        #: Entries that have ended: recorded once the commits that ended them are.
+        #: Ended entries, recorded once the commits that ended them are.
         self._ended: dict[str, None] = {}
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -65,18 +65,18 @@ class CommitsAhead:
         return None if commit is None else commit.offset
 
     def has_room(self, group: str, topic: str, queue_id: int) -> bool:
-        """Return whether a group's commit may be kept: its last one is, or there is room for another."""
+        """Return whether a group's commit may be kept: it replaces one, or there is room for another."""
         commits = self.by_queue.get((topic, queue_id), {})
         has_room = self._count < COMMITS_AHEAD_MAX and len(commits) < COMMITS_AHEAD_OF_QUEUE_MAX
         return has_room or group in commits
 
     def put(self, group: str, topic: str, queue_id: int, commit: CommitAhead) -> None:
-        """Keep a commit; raises what `record` raises."""
+        """Keep a commit; exceptions of `record` propagate."""
         self._put({_name(group, topic, queue_id): commit})
 
     def reached(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
         """Return the groups whose commits a queue has reached, and their offsets."""
-        if self._nearest.get((topic, queue_id), end + 1) > end:  # Asked for each message.
+        if self._nearest.get((topic, queue_id), end + 1) > end:  # Called for each message.
             return []
         offsets = {group: each.offset for group, each in self.by_queue[topic, queue_id].items()}
         self._nearest[topic, queue_id] = min(
@@ -101,7 +101,7 @@ class CommitsAhead:
                 self.drop(group, *queue)
 
     def drop_outdated(self, query: Callable[[str, str, int], int | None]) -> None:
-        """End those whose group has gone on without this file. query: the table of committed offsets."""
+        """End commits whose group has progressed without this file. query: looks up committed offsets."""
         for (topic, queue_id), commits in list(self.by_queue.items()):
             for group, commit in list(commits.items()):
                 committed = query(group, topic, queue_id)
@@ -109,7 +109,7 @@ class CommitsAhead:
                     self.drop(group, topic, queue_id)
 
     def copy(self, file: CommitsAheadFile) -> None:
-        """Make the commits those of a slave's master; raises what `record` raises."""
+        """Adopt the commits of a slave's master; exceptions of `record` propagate."""
         own = self.file().commits
         for name in own.keys() - file.commits.keys():
             self._end(name)
@@ -118,13 +118,13 @@ class CommitsAhead:
             self._put(changed)
 
     def write(self) -> None:
-        """Record what has ended; raises what `record` raises."""
+        """Record ended commits; exceptions of `record` propagate."""
         if self._ended:
             self._record(self._ended)
             self._ended.clear()
 
     def apply(self, name: str, commit: CommitAhead | None) -> None:
-        """Apply an entry of the file or a change from its journal."""
+        """Apply an entry of the file or a change in its journal."""
         topic, _, rest = name.partition(SEPARATOR)
         group, _, number = rest.partition(SEPARATOR)
         if not number.isdecimal():

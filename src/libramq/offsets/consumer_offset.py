@@ -1,14 +1,14 @@
-"""The consumer offset: each group's committed offset in each queue: what a commit may change, and what a
-pending reset overrides.
+"""The consumer offset: each group's committed offset in each queue, and the pending resets that override
+commits.
 
     "topic@group" → {queue id: offset}
 
-A committed offset is that of the next message to read. None is negative, and none lies beyond the durable end
+A committed offset is that of the next message to read. It is never negative, and never beyond the durable end
 of its queue, which the caller passes: a broker that lost its newest messages must not skip later ones. A
-pending reset overrides commits until a consumer reads from it. What Kafka's clients commit beyond the end is
-kept beside the table (`ahead`).
+pending reset overrides commits until a consumer reads from it. Offsets that Kafka's clients commit beyond the
+end are kept beside the table (`ahead`).
 
-Changes are returned as records for the journal; nothing here writes.
+Changes are returned as records for the journal; this module writes nothing.
 
 Upstream: broker/offset/ConsumerOffsetManager.java.
 """
@@ -21,7 +21,7 @@ from libramq.offsets.commits_ahead import CommitsAhead
 from libramq.offsets.journal import OffsetRecord, RecordKind
 
 SEPARATOR = "@"
-#: Ours: how many queues of groups are remembered; the one pulled first is forgotten.
+#: Ours: this many queues of groups are remembered; the one that was first pulled is forgotten first.
 PULL_OFFSETS_MAX: Final = 100_000
 
 
@@ -35,7 +35,7 @@ class ConsumerOffset:
         #: The keys of each group by topic, and of each topic by group.
         self._of_group: dict[str, dict[str, str]] = {}
         self._of_topic: dict[str, dict[str, str]] = {}
-        #: Keys whose offsets are in no table that was returned; others are copied when they change.
+        #: Keys whose offsets are not shared with a returned table; others are copied on write.
         self._own: set[str] = set()
 
     def commit(
@@ -67,7 +67,7 @@ class ConsumerOffset:
         return offsets.get(queue_id) if offsets is not None else None
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, durable_end: int) -> OffsetRecord:
-        """Set an offset, whatever consumers commit until one of them reads from it."""
+        """Set an offset, overriding commits until a consumer reads from it."""
         key = topic + SEPARATOR + group
         offset = max(0, min(offset, durable_end))
         self.ahead.drop(group, topic, queue_id)
@@ -76,19 +76,19 @@ class ConsumerOffset:
         return OffsetRecord(RecordKind.RESET, key, queue_id, offset)
 
     def reached(self, topic: str, queue_id: int, durable_end: int) -> list[OffsetRecord]:
-        """Make commits beyond the end the groups' offsets once their queue has reached them."""
+        """Apply commits ahead that a queue has reached."""
         found = self.ahead.reached(topic, queue_id, durable_end)
         changes = [self.commit(group, topic, queue_id, offset, durable_end) for group, offset in found]
         return [change for change in changes if change is not None]
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset from which no consumer has read since an operator set it."""
+        """Return the offset set by an operator from which no consumer has read yet."""
         if not self._resets:  # Called by every pull.
             return None
         return self._resets.get(topic + SEPARATOR + group, {}).get(queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> tuple[int, OffsetRecord] | None:
-        """Return and end the pending reset: a consumer reads from it now."""
+        """Return and end the pending reset, because a consumer now reads from it."""
         if not self._resets:  # Called by every pop.
             return None
         key = topic + SEPARATOR + group
@@ -109,15 +109,15 @@ class ConsumerOffset:
         return topic in self._of_group.get(group, ())
 
     def groups(self) -> Set[str]:
-        """Return the groups that have read anything."""
+        """Return the groups with committed offsets."""
         return set(self._of_group)
 
     def topics_of_group(self, group: str) -> Set[str]:
-        """Return the topics that a group has read."""
+        """Return the topics in which a group has committed offsets."""
         return set(self._of_group.get(group, ()))
 
     def groups_of_topic(self, topic: str) -> Set[str]:
-        """Return the groups that have read a topic."""
+        """Return the groups with committed offsets in a topic."""
         return set(self._of_topic.get(topic, ()))
 
     def remove_group(self, group: str) -> list[OffsetRecord]:
@@ -153,7 +153,7 @@ class ConsumerOffset:
         resets: Mapping[int, int],
         durable_end: Callable[[str, int], int],
     ) -> list[OffsetRecord]:
-        """Make a key's offsets and pending resets those of another table."""
+        """Replace a key's offsets and pending resets by those of another table."""
         topic = _parts(key)[0]
         pending = {each: min(offset, durable_end(topic, each)) for each, offset in resets.items()}
         wanted = {each: min(offset, durable_end(topic, each)) for each, offset in offsets.items()} | pending
@@ -177,7 +177,7 @@ class ConsumerOffset:
         return self._remove([key for key in [*self._offsets, *self._resets] if key not in keys])
 
     def clamp(self, durable_end: Callable[[str, int], int | None]) -> list[OffsetRecord]:
-        """Bring every offset within its queue, after the store was opened; None means an unknown end."""
+        """Limit every offset to its queue's end, after the store was opened; None: the end is unknown."""
         changes = []
         for key, offsets in self._offsets.items():
             topic = _parts(key)[0]
@@ -213,8 +213,7 @@ class ConsumerOffset:
     def tables(self) -> dict[str, dict[str, dict[int, int]]]:
         """Return the tables under their names in consumerOffset.json; they do not change afterwards.
 
-        Copying the offsets of 400,000 keys took 0.3 s, so only those that change from now on are copied,
-        then.
+        Copying the offsets of 400,000 keys took 0.3 s, so keys are copied only when they change later.
         """
         self._own = set()
         return {
@@ -223,7 +222,7 @@ class ConsumerOffset:
         }
 
     def load(self, offsets: Mapping[str, Mapping[int, int]], resets: Mapping[str, Mapping[int, int]]) -> None:
-        """Start from tables that were read; a pending reset counts as the group's commit."""
+        """Load tables from a file; a pending reset counts as the group's commit."""
         self._offsets = {key: dict(queues) for key, queues in offsets.items()}
         self._resets = {key: dict(queues) for key, queues in resets.items() if queues}
         self._own = set(self._offsets)
@@ -259,7 +258,7 @@ class ConsumerOffset:
 
 
 class PullOffsets:
-    """The pull offsets: up to where messages of each queue were delivered to a group by this process.
+    """The pull offsets: up to which offset this process has delivered each queue's messages to a group.
 
     Upstream: ConsumerOffsetManager.java, pullOffsetTable, which is not stored in a file either.
     """
@@ -274,7 +273,7 @@ class PullOffsets:
             del self._offsets[next(iter(self._offsets))]
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return up to where a queue's messages were delivered to a group; None: not by this process."""
+        """Return the end of a queue's messages that this process delivered to a group; None if unknown."""
         return self._offsets.get((group, topic, queue_id))
 
     def remove_group(self, group: str) -> None:
@@ -282,7 +281,7 @@ class PullOffsets:
         self._offsets = {key: offset for key, offset in self._offsets.items() if key[0] != group}
 
     def remove_topic(self, topic: str) -> None:
-        """Remove a deleted topic: a new topic of its name starts from scratch."""
+        """Remove a deleted topic; a new topic of the same name starts from scratch."""
         self._offsets = {key: offset for key, offset in self._offsets.items() if key[1] != topic}
 
 

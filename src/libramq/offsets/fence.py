@@ -1,22 +1,23 @@
-"""The fence: which member may open a queue of this broker, and which has opened it; which grants it accepts,
-and when they are void; when openings are in doubt (after a power cut); when a pull, commit or opening is
-refused (FENCED, NOT_YET_GRANTED).
+"""The fence: tracks the member that may open a queue of this broker and the member that has opened it;
+accepts grants and makes them void, doubts openings after a power cut, and refuses pulls, commits and openings
+(FENCED, NOT_YET_GRANTED).
 
-        grant      (member, epoch)   from the coordinator: who may open the queue; sent again after a restart
-        opening    (member, epoch)   who did: only its pulls and commits are accepted; outlives the process;
-                                     without a member: closed until the queue is granted under a later epoch
+        grant      (member, epoch)   from the coordinator: the member that may open the queue; sent again
+                                     after a restart
+        opening    (member, epoch)   the member that did: only its pulls and commits are accepted; outlives
+                                     the process; without a member: closed until a grant under a later epoch
 
-An opening is replaced only by one under a higher epoch. So a queue has one reader at any moment, whatever
-coordinators send: one may be wrong, or there may be two.
+Only an opening under a higher epoch replaces an opening. So a queue has one reader at any moment, even if a
+coordinator is wrong or there are two of them.
 
-When a topic or the group itself is removed, the group's epoch stays: the group's next coordinator continues
-above it, or members would take its grants for old ones. Claims before the last opening are refused as ever,
-until a restart (`removed`).
+When a topic or the group itself is removed, the group's epoch stays. The group's next coordinator must
+continue above it, because otherwise members would take its grants for old ones. Claims before the last
+opening are still refused, until a restart (`removed`).
 
-`record` is called with every change of an opening before it takes effect (None: it is forgotten); what it
-raises keeps things as they are. A change of mode is recorded too, and takes effect all the same: a broker
-that restarts continues in that mode, as its coordinator may be out of reach. Nothing else here writes.
-Ours; the contract is in docs/design/coordinated-groups.md.
+`record` is called with every change of an opening before it takes effect (None: the opening is removed); if
+it raises, nothing changes. A change of mode is recorded as well, but takes effect even if that fails: a
+restarted broker continues in the recorded mode, because its coordinator may be unreachable. This module
+writes nothing else. It is LibraMQ's own; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,32 +43,33 @@ from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
 
-#: A character that no name of a topic or group has.
+#: A character that names of topics and groups cannot contain.
 SEPARATOR: Final = "@"
-#: Ours: openings of removed queues that are kept, some 10 MB; the oldest are forgotten first.
+#: Ours: this many openings of removed queues are kept, some 10 MB; the oldest are forgotten first.
 OPENINGS_MAX: Final = 25_000
-#: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX); the oldest is forgotten.
+#: Ours: as many as the group table holds (catalog.group_table.GROUPS_MAX); the oldest is forgotten first.
 LEFT_BEHIND_MAX: Final = 25_000
-#: A topic and a queue id, or one of the next two.
+#: A topic and a queue id, or LEFT_BEHIND or ALLOCATES.
 Key = tuple[str, int]
+#: The key of the epoch left behind by a group's removed queues.
 LEFT_BEHIND: Final = ("", -1)
-#: Present while the group's mode is MODE_CLIENT.
+#: The key of an entry that exists while the group's mode is MODE_CLIENT.
 ALLOCATES: Final = ("", -2)
-#: The opening of a queue that nobody has opened: every epoch is above it.
+#: The opening of an unopened queue; every epoch is above it.
 NOBODY: Final = Claim("", 0)
 
 
 class Opening(Document, frozen=True, kw_only=True):
-    """An entry of the file; those of a group itself have no member."""
+    """An entry of the file; a group's own entries have no member."""
 
     member: str
     epoch: int
 
 
 class FencesFile(Document, frozen=True, kw_only=True):
-    """The content of config/groupFences.json: by "topic@group@queue id", and a group's own state beside it.
+    """The content of config/groupFences.json: openings by "topic@group@queue id", and each group's own state.
 
-        orders@G@3   who has opened queue 3 of orders, under which epoch
+        orders@G@3   the member that has opened queue 3 of orders, and its epoch
               @G@-1  the epoch left behind by removed queues of G
               @G@-2  the epoch under which members of G began to allocate for themselves
 
@@ -84,9 +86,10 @@ Record = Callable[[str, Opening | None], None]
 class GroupFence:
     """One group's queues here. is_grant_complete: the coordinator has sent the owners of all of them.
 
-    unconfirmed: queues whose readers have to open them again. recovered_ends: where these ended then.
-    void: queues whose grant was unused when a coordinator gathered; until they are granted again, their last
-    reader need not be their owner. attempts: what the coordinator has passed on from former owners.
+    unconfirmed: queues whose readers must open them again. recovered_ends: the ends of these queues at the
+    start that put them in doubt. void: queues whose grant was unused when a coordinator queried the fences;
+    until they are granted again, their last reader may not be their owner. attempts: delivery attempts of
+    former owners, passed on by the coordinator.
     """
 
     epoch: int = 0
@@ -98,8 +101,8 @@ class GroupFence:
     recovered_ends: dict[Key, int] = field(default_factory=dict)
     void: set[Key] = field(default_factory=set)
     attempts: dict[Key, Attempts] = field(default_factory=dict)
-    #: The newest connection over which a queue was committed, and under which opening. It is in no file,
-    #: since no connection outlives the process.
+    #: By queue: the opening and the newest connection of its commits. Not saved, because no connection
+    #: outlives the process.
     committed_over: dict[Key, tuple[Claim, int]] = field(default_factory=dict)
 
 
@@ -117,16 +120,16 @@ class Fences:
         return group in self._groups
 
     def mode(self, group: str) -> str | None:
-        """Return the group's mode, as last received; None for a group without a fence."""
+        """Return the group's last received mode; None for a group without a fence."""
         fence = self._groups.get(group)
         return fence.mode if fence is not None else None
 
     def goes_by_epochs(self, group: str) -> bool:
-        """Return whether the group's coordinator assigns its queues, as last received."""
+        """Return whether the group's coordinator assigns its queues, by the last received mode."""
         return self.mode(group) == MODE_EPOCHS
 
     def epoch(self, group: str) -> int:
-        """Return the highest epoch of the group that was seen here; 0 for none."""
+        """Return the highest epoch of the group seen here; 0 if none."""
         fence = self._groups.get(group)
         return fence.epoch if fence is not None else self._left_behind.get(group, 0)
 
@@ -135,9 +138,9 @@ class Fences:
         return {queue: claim.member for queue, claim in self.claims(group).items()}
 
     def openings(self, group: str) -> dict[MessageQueue, bool]:
-        """Return the queues of topics that are open or granted: whether they are open under their last grant.
+        """Return the open or granted queues, and whether each is open under its last grant; no retry topics.
 
-        A queue without a grant, as after a restart, is open to its former reader.
+        A queue without a grant, as after a restart, counts as open to its former reader.
         """
         fence = self._groups.get(group)
         if fence is None:
@@ -168,14 +171,14 @@ class Fences:
     # Grants of the coordinator.
 
     def grant(self, grant: FenceGrant) -> int:
-        """Apply a coordinator's grant, unless a later one has come.
+        """Apply a coordinator's grant, unless a later one was received.
 
-        Return the highest epoch seen: if it is above the grant's, nothing was applied. The same is returned
-        if a queue was opened since it was granted: the coordinator does not know, and has to find out. Raises
+        Returns the highest epoch seen; if it is above the grant's, nothing was applied. A higher epoch is
+        also returned if a queue was opened since its grant, which the coordinator must find out. Raises
         BrokerError for implausible epochs.
         """
         known, highest = self.epoch(grant.group), grant.highest_epoch
-        if highest > known + EPOCHS_AHEAD_MAX:  # Hardly any higher epoch would remain.
+        if highest > known + EPOCHS_AHEAD_MAX:  # It would leave hardly any higher epochs.
             log.warning("implausible epoch in a grant", group=grant.group, epoch=highest, known=known)
             raise broker_error(
                 ResponseCode.INVALID_PARAMETER,
@@ -218,7 +221,8 @@ class Fences:
     def _record_mode(self, grant: FenceGrant) -> None:
         """Record a change of mode, for the time between a restart and the coordinator's next grant.
 
-        It takes effect even on a full disk: members that allocate for themselves commit without epochs.
+        It takes effect even on a full disk, because members that allocate for themselves commit without
+        epochs.
         """
         entry = Opening(member="", epoch=grant.epoch) if grant.mode == MODE_CLIENT else None
         try:
@@ -229,7 +233,7 @@ class Fences:
     def report(self, group: str) -> FenceReport:
         """Return the state for a new coordinator.
 
-        Unused grants are void from now on: the new coordinator does not know them.
+        Unused grants become void, because the new coordinator does not know them.
         """
         fence = self._groups.get(group)
         if fence is None:
@@ -248,9 +252,9 @@ class Fences:
     # Requests of members.
 
     def open(self, group: str, topic: str, queue_id: int, claim: Claim) -> Claim | None:
-        """Open a queue for a member; return the former reader, None if that changed nothing.
+        """Open a queue for a member; return the former reader, or None if nothing changed.
 
-        Raises NotYetGranted, Fenced, and what `record` raises.
+        Raises NotYetGranted or Fenced; exceptions of `record` propagate.
         """
         fence = self._groups.get(group)
         if fence is None:
@@ -262,7 +266,7 @@ class Fences:
                 fence.unconfirmed.discard(key)
                 return None
             is_behind = opening is not None and claim.epoch <= opening.epoch
-            # It may be on its way.
+            # The grant may be under way.
             if not is_behind and (claim.epoch >= fence.epoch or not fence.is_grant_complete):
                 raise _not_yet_granted(group, topic, queue_id, claim, opening or NOBODY)
             raise _fenced(group, topic, queue_id, claim, opening or NOBODY)
@@ -275,27 +279,27 @@ class Fences:
         assert opening is None or claim.epoch > opening.epoch, "a grant older than an opening was applied"
         removed = self.removed.last(group, key)
         if opening is None and claim.epoch <= removed.epoch and claim != removed:
-            raise _fenced(group, topic, queue_id, claim, removed)  # Its coordinator could not learn of that.
+            raise _fenced(group, topic, queue_id, claim, removed)  # Its coordinator cannot know that.
         self._record(_entry_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
         fence.openings[key] = claim
-        if key not in fence.unconfirmed:  # Else the member may repeat this opening, unanswered.
+        if key not in fence.unconfirmed:  # Otherwise the member may repeat an unanswered opening.
             fence.recovered_ends.pop(key, None)
         fence.unconfirmed.discard(key)
         return opening or NOBODY
 
     def recovered_end(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return where a queue ended at the start that put the present opening in doubt; None if none did."""
+        """Return a queue's end at the start that put its present opening in doubt; None if none did."""
         fence = self._groups.get(group)
         return None if fence is None else fence.recovered_ends.get((topic, queue_id))
 
     def attempts(self, group: str, topic: str, queue_id: int, offset: int | None) -> int:
-        """Return how many attempts the message at which a queue is opened has behind it."""
+        """Return the number of earlier delivery attempts of the message at which a queue is opened."""
         fence = self._groups.get(group)
         known = NO_ATTEMPTS if fence is None else fence.attempts.get((topic, queue_id), NO_ATTEMPTS)
         return known.times if known.offset == offset else 0
 
     def forget_attempts(self, group: str, topic: str, queue_id: int) -> None:
-        """Count anew: the queue is read again from another offset."""
+        """Reset the count, because the queue is read from another offset."""
         fence = self._groups.get(group)
         if fence is not None:
             fence.attempts.pop((topic, queue_id), None)
@@ -325,11 +329,11 @@ class Fences:
         raise refuse(group, topic, queue_id, claim, opening)
 
     def is_superseded(self, group: str, topic: str, queue_id: int, connection_number: int) -> bool:
-        """Return whether a commit that `check` has passed is older than another one of its opening.
+        """Return whether a commit that passed `check` is older than another commit of its opening.
 
-        Its member has committed over a later connection since: it has given up this one, and whatever is
-        still read from it is older than that commit, whatever the offsets. Over one connection a member may
-        go back.
+        This is so if the member has committed over a later connection since: it has given up this connection,
+        and requests still read from it are older than that commit, whatever the offsets. Over the same
+        connection a member may go back.
         """
         fence, key = self._groups[group], (topic, queue_id)
         opening = fence.openings[key]
@@ -340,19 +344,19 @@ class Fences:
         return False
 
     def doubt_openings(self, end_of: Callable[[str, int], int]) -> None:
-        """Make every reader open its queues again: the log may have lost messages that they have read.
+        """Make every reader open its queues again, because the log may have lost messages that were read.
 
-        Later messages get the lost ones' offsets. A member that has read beyond a queue's present end begins
-        again at the committed offset, which has been lowered to that end.
+        Later messages get the offsets of lost ones. A member that has read beyond a queue's present end
+        restarts at the committed offset, which has been lowered to that end.
         """
         for fence in self._groups.values():
             fence.unconfirmed = {key for key, claim in fence.openings.items() if claim.member}
             fence.recovered_ends = {key: end_of(*key) for key in fence.unconfirmed}
 
     def close(self, group: str, topic: str, queue_id: int) -> bool:
-        """Close a queue until it is granted under a later epoch: its offset is about to be set.
+        """Close a queue until it is granted under a later epoch, because its offset is about to be set.
 
-        Return whether it was open or granted.
+        Returns whether the queue was open or granted.
         """
         fence, key = self._groups.get(group), (topic, queue_id)
         if fence is None:
@@ -399,7 +403,7 @@ class Fences:
         if epoch <= self._left_behind.get(group, 0):
             return
         self._record(_entry_name(group, LEFT_BEHIND), Opening(member="", epoch=epoch))
-        self._left_behind.pop(group, None)  # It is the newest now.
+        self._left_behind.pop(group, None)  # Move it to the end, as the newest.
         self._left_behind[group] = epoch
         if len(self._left_behind) > LEFT_BEHIND_MAX:
             oldest = next(iter(self._left_behind))
@@ -449,7 +453,7 @@ class Fences:
             self._drop_unless_known(group, self._groups[group])
 
     def _drop_unless_known(self, group: str, fence: GroupFence) -> None:
-        """Drop a fence that has no entry in the files any more: its group was removed."""
+        """Drop a fence without an entry in the files, because its group was removed."""
         if not fence.openings and fence.mode == MODE_EPOCHS:
             del self._groups[group]
 
@@ -476,18 +480,18 @@ class Fences:
 class RemovedOpenings:
     """The last openings of queues whose group or topic was deleted, by group, topic and queue id.
 
-    A group continues with its next heartbeat, and a member that opens its queue again has read it without a
-    break. A topic made again has other messages, so its queues count as closed under their last epochs. No
-    earlier claim opens them: its member lost the queue before the deletion.
+    A group continues with its next heartbeat, and a member that reopens its queue has read it without a
+    break. A recreated topic has other messages, so its queues count as closed under their last epochs.
+    Earlier claims cannot open them, because their members lost the queue before the deletion.
 
-    They are in memory only: after a restart members begin again at what they had committed.
+    They are kept in memory only: after a restart members restart at their committed offsets.
     """
 
     def __init__(self) -> None:
         self._openings: dict[tuple[str, Key], Claim] = {}
 
     def keep(self, group: str, openings: Mapping[Key, Claim]) -> None:
-        """Keep openings of a group that are deleted."""
+        """Keep deleted openings of a group."""
         for key, claim in openings.items():
             self._openings.pop((group, key), None)
             self._openings[group, key] = claim
@@ -499,11 +503,11 @@ class RemovedOpenings:
         return self._openings.get((group, key), NOBODY)
 
     def take(self, group: str, key: Key) -> Claim:
-        """Return the last opening of a queue that is opened again, and forget it."""
+        """Return and forget the last opening of a queue that is reopened."""
         return self._openings.pop((group, key), NOBODY)
 
     def remove_topic(self, topic: str) -> None:
-        """Note that nobody has read the queues of a topic that is made again."""
+        """Note that no member has read the queues of a recreated topic."""
         for where, claim in self._openings.items():
             if where[1][0] == topic:
                 self._openings[where] = Claim("", claim.epoch)

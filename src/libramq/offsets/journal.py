@@ -1,13 +1,13 @@
-"""The offset journal: the form of its records, what is read of a damaged one, and the files that hold them.
+"""The offset journal: the format of its records, the recovery of damaged files, and the files themselves.
 
     crc (4) | size of the rest (2) | kind (1) | queue id (4) | offset (8) | topic@group
 
 A journal is written once per turn of the event loop, before the commits of that turn are answered, and folded
 into consumerOffset.json every few seconds. Each record holds a new value, not a difference, so replaying it
-twice changes nothing. What cannot be read is skipped if a record lies soon behind it; else it is the torn
+twice changes nothing. Unreadable data is skipped if a valid record follows soon; otherwise it is the torn
 end.
 
-Upstream has no journal: an Apache broker that is killed loses up to 5 s of commits.
+Upstream has no journal: a killed Apache broker loses up to 5 s of commits.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ log = get_logger(__name__)
 
 _HEAD: Final = struct.Struct(">IH")
 _BODY: Final = struct.Struct(">Biq")
-KEY_BYTES_MAX: Final = 1024  # A topic of 255, "@" and a group of 120 fit many times.
+KEY_BYTES_MAX: Final = 1024  # Far more than a topic of 255, "@" and a group of 120.
 _BODY_BYTES_MAX: Final = _BODY.size + KEY_BYTES_MAX
-#: Ours: what a disk has lost in one place, some of its pages; the next record is looked for so far.
+#: Ours: the next record is searched for within this distance; a disk loses a few pages in one place.
 DAMAGE_BYTES_MAX: Final = 64 * 1024
 _NAME: Final = "consumerOffset.journal"
 
@@ -38,8 +38,8 @@ class RecordKind(IntEnum):
     """The content of a record."""
 
     COMMIT = 1  # The group has read the queue up to the offset.
-    REMOVE = 2  # The group's offsets of the topic are forgotten.
-    RESET = 3  # As COMMIT, and later commits are dropped until a consumer reads from it.
+    REMOVE = 2  # The group's offsets in the topic are removed.
+    RESET = 3  # As COMMIT; later commits are ignored until a consumer reads from it.
     RESET_TAKEN = 4  # A consumer has read from it.
 
 
@@ -62,12 +62,12 @@ def encode_offset_record(record: OffsetRecord) -> bytes:
 
 
 def decode_offset_record(data: bytes, start: int) -> tuple[OffsetRecord, int] | None:
-    """Read one record; None if there is no complete, valid one."""
+    """Read one record; return None if there is no complete, valid one."""
     if len(data) - start < _HEAD.size:
         return None
     crc, size = _HEAD.unpack_from(data, start)
     if not _BODY.size <= size <= _BODY_BYTES_MAX:
-        return None  # Before anything is copied: damage is searched byte by byte.
+        return None  # Checked before copying, because damage is searched byte by byte.
     body_start = start + _HEAD.size
     body = data[body_start : body_start + size]
     if len(body) < size or zlib.crc32(body) != crc:
@@ -75,13 +75,13 @@ def decode_offset_record(data: bytes, start: int) -> tuple[OffsetRecord, int] | 
     kind, queue_id, offset = _BODY.unpack_from(body)
     try:
         record = OffsetRecord(RecordKind(kind), body[_BODY.size :].decode(), queue_id, offset)
-    except ValueError:  # A kind of a later version, or no UTF-8.
+    except ValueError:  # A later version's kind, or invalid UTF-8.
         return None
     return record, body_start + size
 
 
 def _next_record(data: bytes, damaged_at: int) -> int | None:
-    """Return where the record behind a damaged one begins; None at a torn end."""
+    """Return the start of the next record after damage; None at a torn end."""
     places = range(damaged_at + 1, min(damaged_at + DAMAGE_BYTES_MAX + 1, len(data)))
     return next((at for at in places if decode_offset_record(data, at) is not None), None)
 
@@ -91,14 +91,14 @@ class OffsetJournal(JournalFiles):
 
     def __init__(self, filesystem: FileSystem, directory: Path) -> None:
         super().__init__(filesystem, directory, _NAME)
-        #: The files in which `replay` found nothing.
+        #: The files that `replay` found empty.
         self._empty: list[int] = []
 
     def replay(self) -> Iterator[OffsetRecord]:
         """Yield the records of all files, the oldest first."""
         for number in self.numbers:
             data = read_bytes(self._filesystem, self.path_of(number))
-            if not data:  # Begun by a fold, and the process was killed before the next commit.
+            if not data:  # A fold began it; killed before the next commit.
                 self._empty.append(number)
             start: int | None = 0
             damages: list[int] = []
@@ -120,16 +120,16 @@ class OffsetJournal(JournalFiles):
                 )
 
     def append(self, records: Iterable[OffsetRecord]) -> None:
-        """Write records, all by one write; afterwards they outlive the process."""
+        """Write records with one write; afterwards they outlive the process."""
         data = b"".join([encode_offset_record(record) for record in records])
         if data:
             self.write(data)
 
     def finish(self) -> None:
-        """Close the newest file, and remove those to which nothing was written."""
+        """Close the newest file, and remove empty ones."""
         if self.is_open and not self.end:
             self._empty.append(self.numbers[-1])
         self.close()
-        with contextlib.suppress(OSError):  # They do no harm.
+        with contextlib.suppress(OSError):  # Empty files do no harm.
             for number in set(self._empty).intersection(self.numbers):
                 self.remove(number)

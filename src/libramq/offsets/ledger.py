@@ -1,5 +1,5 @@
-"""The offset ledger: when commits are on the disk: a journal before they are acknowledged,
-consumerOffset.json every 5 s; how both are read at a start, and offsets beyond the ends of queues lowered.
+"""The offset ledger: makes commits durable, in a journal before they are acknowledged and in
+consumerOffset.json every 5 s; reads both at a start, and lowers offsets beyond the ends of queues.
 
     consumerOffset.journal.N   every change since the last fold, written before it is acknowledged
     consumerOffset.json        Apache's file, written every 5 s, with a copy as .bak;
@@ -28,24 +28,24 @@ log = get_logger(__name__)
 FILE_NAME: Final = "consumerOffset.json"
 #: With enableLmq: LmqConsumerOffsetManager.configFilePath.
 LIGHT_FILE_NAME: Final = "lmqConsumerOffset.json"
-#: Ours: for how many groups and topics lowered offsets are logged.
+#: Ours: lowered offsets are logged for at most this many pairs of group and topic.
 REPORTED_MAX: Final = 20
 
-#: The members of Apache's file. The last is how far consumers have pulled: nothing is known of it here, and
-#: what Apache's broker wrote is outdated by the next pull.
+#: The members of Apache's file. pullOffsetTable, the progress of pulls, is not read, because the next pull
+#: outdates it.
 MEMBERS: Final = frozenset({
     "dataVersion", "offsetTable", "resetOffsetTable", "pullOffsetTable", "lmqOffsetTable"
 })  # fmt: skip
 
 
-#: Offsets, pending resets, the version, and members that another version has written.
+#: Offsets, pending resets, the version, and members written by another version.
 _Tables = tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], dict[str, int], dict[str, Any]]
 
 
 def light_apart(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
     """Return committed offsets in two tables, as Apache's broker keeps them with enableLmq.
 
-    Light groups have one offset in each topic, that of queue 0.
+    Light groups have one offset per topic, that of queue 0.
     """
     light = {key for key in offsets if is_light(key.rpartition(SEPARATOR)[2])}
     return {
@@ -57,7 +57,7 @@ def light_apart(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
 class OffsetLedger:
     """Committed offsets that survive the process. has_light: enableLmq, for which Apache has another file.
 
-    Whichever of the two files is newer is read, so that no group begins again after a change of the option.
+    The newer of the two files is read, so that no group starts over after a change of the option.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class OffsetLedger:
         self._other_path = config_directory / (FILE_NAME if has_light else LIGHT_FILE_NAME)
         self._journal = OffsetJournal(filesystem, config_directory)
         self._version: dict[str, int] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-        #: Members that another version has written; they are written again.
+        #: Members written by another version, which are preserved.
         self._unknown: dict[str, Any] = {}
-        #: Whether a fold would write anything new.
+        #: Whether a fold would write changes.
         self.has_changes = False
         #: Called when a fold becomes due.
         self.changed: Callable[[], None] = lambda: None
@@ -87,16 +87,17 @@ class OffsetLedger:
         durable_end: Callable[[str, int], int | None] = lambda topic, queue_id: None,
         begins_again: str = "",
     ) -> bool:
-        """Read the table and its journals, and fold both; return whether there was any of them.
+        """Read the table and its journals, and fold them; return whether any of them existed.
 
-        StoreCorrupt if the file is not a table.
+        Raises StoreCorrupt if the file is not a table.
 
-        durable_end: the ends of queues, None for unknown ones. No offset lies beyond its end afterwards, and
-        that is durable before anything is appended: otherwise later messages would validate a lost one's
-        offset. begins_again: a group that loses all of its offsets if one lay beyond its end.
+        durable_end: returns the end of a queue; None if unknown. Afterwards no offset lies beyond its queue's
+        end, which is durable before anything is appended: otherwise later messages would validate a lost
+        message's offset. begins_again: a group that loses all of its offsets if one of them lay beyond its
+        end.
         """
         found = self._read()
-        self.has_changes = self.has_changes or found is None  # From now on a missing file is a lost one.
+        self.has_changes = self.has_changes or found is None  # From now on a missing file was lost.
         if found is not None:
             offsets, resets, self._version, self._unknown = found
             self.offsets.load(offsets, resets)
@@ -105,7 +106,7 @@ class OffsetLedger:
             self.offsets.apply(record)
             self.has_changes = is_there = True
         ahead = self.offsets.ahead
-        ahead.drop_outdated(self.offsets.query)  # By what was committed, not by what is left of the queue.
+        ahead.drop_outdated(self.offsets.query)  # Before clamping, so by the committed offsets.
         changes = self.offsets.clamp(durable_end)
         if changes:
             self.has_changes = True
@@ -124,7 +125,7 @@ class OffsetLedger:
             self.offsets.remove_group(begins_again)
         try:
             self.persist(wall_ms)
-        except OSError as error:  # A full disk can still be read; the next fold makes up for it.
+        except OSError as error:  # On a full disk reads continue; the next fold retries.
             log.error("committed offsets not written; the journals are kept", reason=str(error))
         return is_there
 
@@ -134,20 +135,20 @@ class OffsetLedger:
         return self._journal.path
 
     def append(self, records: Iterable[OffsetRecord]) -> None:
-        """Journal changes, all by one write; afterwards they may be acknowledged."""
+        """Journal changes with one write; afterwards they may be acknowledged."""
         self._journal.append(records)
         if not self.has_changes:
             self.has_changes = True
             self.changed()
 
     def sync(self) -> None:
-        """Have the latest journal on the disk; waits for it."""
+        """Flush the latest journal, waiting for the disk."""
         path = self._journal.path
         sync_file(self._filesystem, path)
         self._filesystem.sync_directory(path.parent)
 
     def take(self, wall_ms: WallMs) -> PendingWrite | None:
-        """Return the write of the whole table, if one is due."""
+        """Return a pending write of the whole table, if one is due."""
         if not self.has_changes:
             return None
         counter = self._version["counter"] + 1
@@ -169,7 +170,7 @@ class OffsetLedger:
         self._filesystem.replace_text(self._path, fastjson.dumps(document, indent=True).decode())
 
     def document(self) -> dict[str, Any]:
-        """Return the table as consumerOffset.json and a slave have it; frozen from here on."""
+        """Return the table in the format of consumerOffset.json and of slaves; it does not change later."""
         return {"dataVersion": self._version, **self.offsets.tables()}
 
     def persist(self, wall_ms: WallMs) -> None:
@@ -191,7 +192,7 @@ class OffsetLedger:
             self._journal.finish()
 
     def abandon(self, *, touches_files: bool = True) -> None:
-        """Close without a fold: journals with anything in them are kept."""
+        """Close without a fold, keeping all journals that are not empty."""
         if touches_files:
             self._journal.finish()
         else:
@@ -200,7 +201,7 @@ class OffsetLedger:
     def _read(self) -> _Tables | None:
         own, other = self._read_file(self._path), self._read_file(self._other_path)
         if other is not None and own is None:
-            self.has_changes = True  # To be written where Apache's broker looks for it.
+            self.has_changes = True  # Write it where Apache's broker looks for it.
         return max((own, other), key=lambda found: found[2]["timestamp"] if found is not None else -1)
 
     def _read_file(self, own_path: Path) -> _Tables | None:
@@ -228,7 +229,7 @@ class OffsetLedger:
 
 
 def offset_table(value: Any) -> dict[str, dict[int, int]]:
-    """Return a table of offsets from its document; RemoteProtocolError if it is none."""
+    """Return a table of offsets from its document; raises RemoteProtocolError if it is not one."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -239,7 +240,7 @@ def offset_table(value: Any) -> dict[str, dict[int, int]]:
             raise RemoteProtocolError(f"the offsets of {key!r} are no object")
         table[key] = {}
         for queue_id, offset in offsets.items():
-            # Standard JSON has quoted them.
+            # Standard JSON quotes them.
             if isinstance(queue_id, str) and queue_id.isascii() and queue_id.isdecimal():
                 queue_id = int(queue_id)
             if not isinstance(queue_id, int) or not isinstance(offset, int):
