@@ -205,7 +205,7 @@ class Simulation:
                 cluster.join_pops()
         time.at(begin_ms + KAFKA_AFTER_MS, cluster.kafka.join_all)
         if any(plan.handling.slow_chance for plan in scenario.groups):
-            self.world.history.disturbed("handlers are slower than members may be with giving up queues")
+            self.world.history.disturbed("handlers are slower than the revoke timeout")
         faults = Faults(self.world, cluster, scenario.groups)
         for at_ms, name in scenario.actions[: self._steps]:
             time.at(begin_ms + at_ms, partial(faults.happen, name))

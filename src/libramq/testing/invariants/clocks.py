@@ -29,7 +29,7 @@ class ClocksChangeNothing(Invariant):
     Other effects are caught by the other rules, which allow no exceptions after a clock was set.
     """
 
-    name = "a wall clock that is set changes nothing"
+    name = "setting a wall clock changes no duration"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -52,7 +52,7 @@ class ClocksChangeNothing(Invariant):
             return
         abandoned = set(event.who.split(", ")).intersection(each.client_id for each in self.cluster.alive())
         if abandoned:  # Raised in `step`: here it would only be logged.
-            self._abandoned = f"{broker} gives {', '.join(sorted(abandoned))} up, who are there"
+            self._abandoned = f"{broker} gives up {', '.join(sorted(abandoned))}, which are alive"
 
     def step(self) -> None:
         if self._abandoned:
@@ -91,14 +91,16 @@ class ClocksChangeNothing(Invariant):
             readable.reached(readable_end, self._looked_ms)
             for stored_ms in stored.passed(done):
                 if now_ms - stored_ms < delay_ms // EARLY_SHARE:
-                    self.broken(f"{name} delivers after {now_ms - stored_ms} ms what waits {delay_ms} ms")
+                    self.broken(
+                        f"{name} delivers after {now_ms - stored_ms} ms with a delay of {delay_ms} ms"
+                    )
             readable.passed(done)
             late_ms = LATE_MS_MAX
             if self.cluster.has_acting_slaves and name in self.cluster.slaves:
                 late_ms += AWAITED_MS
             if readable.waiting and now_ms - readable.waiting[0][1] > delay_ms + late_ms:
                 waited_ms = now_ms - readable.waiting[0][1]
-                self.broken(f"{name} has not delivered after {waited_ms} ms what waits {delay_ms} ms")
+                self.broken(f"{name} has not delivered after {waited_ms} ms, the delay is {delay_ms} ms")
 
 
 class _Ends:

@@ -31,7 +31,7 @@ def is_abandoned(member: HandlingMember, delivery: Delivery) -> bool:
 class OrderWithinOwner(Invariant):
     """Check that an owner gets a queue's messages in order, without gaps."""
 
-    name = "an owner gets the messages of a queue in their order, without gaps"
+    name = "an owner gets the messages of a queue in order, without gaps"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -42,7 +42,7 @@ class OrderWithinOwner(Invariant):
         expected = self._next.get(key, delivery.owned.cursor.start_offset)
         for message in delivery.messages:
             if message.queue_offset > expected:
-                self.broken(f"{member.name} gets {key[1]}:{message.queue_offset} and not {expected} before")
+                self.broken(f"{member.name} gets {key[1]}:{message.queue_offset} before {expected}")
             expected = max(expected, message.queue_offset + 1)
         self._next[key] = expected
 
@@ -63,7 +63,7 @@ class OneAtATimeInOrder(Invariant):
             return
         key, first = _ownership(member, delivery), delivery.messages[0].queue_offset
         if key in self._running:
-            self.broken(f"{member.name} handles {key[1]}:{first} beside another")
+            self.broken(f"{member.name} handles {key[1]}:{first} while another portion is running")
         expected = self._next.get(key, {delivery.owned.cursor.start_offset})
         if first not in expected:
             self.broken(f"{member.name} handles {key[1]}:{first} instead of {sorted(expected)}")

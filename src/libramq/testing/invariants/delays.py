@@ -29,7 +29,7 @@ class DelayedMessagesArrive(Invariant):
     checked.
     """
 
-    name = "every acknowledged message that waits is consumed in the end"
+    name = "every acknowledged delayed message is eventually consumed"
     within_ms = 60_000  # As in ConsumedAtLeastOnce; and a master waits 30 s for its slaves.
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -74,7 +74,7 @@ class DelayedMessagesComeOnce(OfPairs):
     it had not yet copied when its master was killed.
     """
 
-    name = "a message that waits is delivered once, whoever delivers it"
+    name = "a delayed message is delivered once, by any broker"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)

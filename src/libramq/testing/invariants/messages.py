@@ -135,7 +135,7 @@ class RetriesAreExact(Invariant):
     member makes only one attempt.
     """
 
-    name = "a message is tried again as often as it failed, and becomes a dead letter after the last time"
+    name = "a message is retried as often as it failed, and becomes a dead letter after the last attempt"
     within_ms = 60_000  # As in ConsumedAtLeastOnce.
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -158,7 +158,7 @@ class RetriesAreExact(Invariant):
             is_due = times <= member.retries_max or self._is_disturbed
             if (is_retry and not times) or not is_due or (times and times - 1 not in self._failed[key]):
                 failed = sorted(self._failed[key])
-                self.broken(f"{member.name} tries {key[1]} again, number {times}; it failed at {failed}")
+                self.broken(f"{member.name} retries {key[1]} for attempt {times}; it has failed in {failed}")
             if times:
                 self.cluster.world.history.happened(Happening.RETRIED, key[1])
             if outcome is not HandlerOutcome.SUCCESS:
@@ -178,12 +178,12 @@ class RetriesAreExact(Invariant):
     def finish(self) -> None:
         missing = self._missing()
         if missing:
-            self.broken(f"{missing} failed for the last time, and are no dead letters")
+            self.broken(f"{missing} failed for the last time, but are not dead letters")
         in_order = {member.group for member in self.cluster.members if member.is_orderly}
         for group, letters in self._dead_letters().items():
             for message_id in sorted(letters):
                 if (group, message_id) not in self._is_dead and group not in in_order:
-                    self.broken(f"{message_id} is a dead letter of {group}, and may be tried again")
+                    self.broken(f"{message_id} is a dead letter of {group}, but has attempts left")
                 self.cluster.world.history.happened(Happening.DEAD, message_id)
 
     def _missing(self) -> list[_Key]:

@@ -132,7 +132,7 @@ class CommitIsKept(Invariant):
 class CommitWithinDurable(Invariant):
     """Check that no group's offset is beyond the durable end, where it would skip the next messages."""
 
-    name = "committed offsets lie within what is durable"
+    name = "committed offsets lie within the durable messages"
 
     def step(self) -> None:
         for name, node in self.cluster.brokers.items():
@@ -162,7 +162,7 @@ class DoneWhenDurable(Invariant):
     A delay level's offset covers the copies it delivered, a committed offset the messages before it.
     """
 
-    name = "nothing that says done is durable before what it speaks of"
+    name = "no progress file is durable before the messages it covers"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -216,8 +216,8 @@ class DoneWhenDurable(Invariant):
             queue = (message.properties[p.REAL_TOPIC], int(message.properties[p.REAL_QUEUE_ID]))
             if _copy(message) not in copies.durable_in(broker, queue) and not self._is_elsewhere(message):
                 self.broken(
-                    f"delayOffset.json of {name} says {offset} for level {level}; what was delivered of"
-                    f" {message.queue_offset} to {queue[0]}/{queue[1]} is not durable"
+                    f"delayOffset.json of {name} says {offset} for level {level}; the copy of message"
+                    f" {message.queue_offset} in {queue[0]}/{queue[1]} is not durable"
                 )
         delivered[level] = max(offset, since)
 

@@ -60,7 +60,7 @@ class ReadersKeepTheirQueues(Invariant):
     reading.
     """
 
-    name = "a queue is not taken from a member that reads it and is heard of"
+    name = "a queue is not taken from a connected member that reads it"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -148,7 +148,7 @@ class EveryQueueOwned(Invariant):
                 if len(owners[queue]) != (min(len(readers), 1) if share else len(readers)):
                     yield f"{group}: {queue} is owned by {owners[queue] or 'nobody'}"
                 elif owners[queue] and not self._is_let_read(group, queue, owners[queue][0]):
-                    yield f"{group}: {owners[queue][0]} takes itself for the owner of {queue}"
+                    yield f"{group}: {owners[queue][0]} considers itself the owner of {queue}"
 
     def _is_let_read(self, group: str, queue: MessageQueue, owner: str) -> bool:
         """Return whether the queue's fence lets the owner read under its opening's claim."""
@@ -180,7 +180,7 @@ class OneReaderAQueue(Invariant):
     Under ASYNC_FLUSH an opening may be lost in a power cut: the journal is not synced.
     """
 
-    name = "a queue is read and committed by the member that opened it last, and by nobody else"
+    name = "only the member that opened a queue last reads and commits it"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -271,4 +271,4 @@ class NoHandlerAfterTheSession(Invariant):
         silent_ms = self.cluster.now_ms - self._renewed_ms[member.name]
         if silent_ms > member.session_ms + member.session_ms * DRIFT_PPM_MAX // 1_000_000:
             where = f"{owned.queue}:{delivery.messages[0].queue_offset}"
-            self.broken(f"{member.name} begins {where}; {silent_ms} ms ago it asked what was answered last")
+            self.broken(f"{member.name} begins {where} {silent_ms} ms after its last answered request")

@@ -25,7 +25,7 @@ class PoppedAtLeastOnce(Invariant):
     messages sent before one are not checked.
     """
 
-    name = "every message that is popped is acknowledged in the end"
+    name = "every popped message is eventually acknowledged"
     within_ms = 60_000  # A master waits 30 s for its slaves; several attempts may follow.
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -69,7 +69,7 @@ class DeadLettersWereSeen(Invariant):
     counts as an attempt.
     """
 
-    name = "no message becomes a dead letter that no handler saw"
+    name = "no message becomes a dead letter before a handler saw it"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -115,7 +115,7 @@ class ResetsReplay(Invariant):
     the offsets of the missing ones stay unchanged, as in Apache's broker.
     """
 
-    name = "after a reset a group that pops reads every message again"
+    name = "after a reset a popping group reads every message again"
     within_ms = 60_000
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -171,7 +171,7 @@ class ResetsReplay(Invariant):
             unread = replay.unread
             if unread:
                 what = f"{len(unread)} messages of {replay.topic}@{replay.broker}"
-                yield f"{replay.group} was set back, and did not read {what}: {min(unread)}"
+                yield f"{replay.group} was reset and did not read {what}: {min(unread)}"
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class AcknowledgedStaysDone(OfPairs):
     reached it may come again.
     """
 
-    name = "a popped message that is acknowledged is not popped again"
+    name = "an acknowledged popped message is not popped again"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -260,7 +260,7 @@ class AcknowledgedStaysDone(OfPairs):
             for group, message_id, done, ago_ms in self._again:
                 is_judged = group == popper.group and sent[message_id] == 1 and message_id not in excused
                 if is_judged and not self._was_too_late(done, passed_on[message_id]):
-                    what = f"{done.by} took its acknowledgement {ago_ms} ms before"
+                    what = f"{done.by} accepted its acknowledgement {ago_ms} ms before"
                     self.broken(f"{group} pops {message_id} again; {what}")
 
     def _was_too_late(self, done: _Done, passed_on: list[tuple[str, int]]) -> bool:
@@ -280,7 +280,7 @@ class AttemptsComeOnce(OfPairs):
     before being killed. Then there are two copies, each with later attempts.
     """
 
-    name = "an attempt of a message that is popped comes once"
+    name = "each attempt of a popped message comes once"
 
     def finish(self) -> None:
         for popper in self.cluster.poppers:

@@ -35,7 +35,7 @@ class HistoryAgreesWithFences(Invariant):
     To this coordinator it is a new member, so its queues move.
     """
 
-    name = "the recorded history of a coordinated group is that of its fences' openings"
+    name = "the recorded history of a coordinated group agrees with its fences' openings"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -169,7 +169,7 @@ class HistoryAgreesWithFences(Invariant):
         moves: dict[MessageQueue, tuple[str | None, str]],
     ) -> None:
         if event.moved != len(moves):
-            self._note(f"{broker} records {event.moved} moves of {event.group}, and has named {len(moves)}")
+            self._note(f"{broker} records {event.moved} moves of {event.group}, but has named {len(moves)}")
         for queue, owner in owners.items():
             former = before.get(queue)
             if former is None:

@@ -152,7 +152,7 @@ class SlavesHaveTheLog(Invariant):
     Under load a slave may lack the latest records, but must have what its master had a second ago.
     """
 
-    name = "a slave's log is its master's soon after faults end"
+    name = "a slave's log equals its master's soon after faults end"
     within_ms = 30_000  # An HA connection that lost bytes unnoticed ends after 20 s of silence.
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -205,7 +205,7 @@ class PromotionsLoseNothing(Invariant):
     copied them again.
     """
 
-    name = "what a SYNC_MASTER acknowledged survives the promotion of its slave"
+    name = "messages acknowledged by a SYNC_MASTER survive the promotion of its slave"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
