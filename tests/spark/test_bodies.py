@@ -130,7 +130,7 @@ class TestAvro:
         [
             ("{", "no Avro schema"),
             ('{"type": "record"}', "no Avro schema"),
-            (json.dumps(["int", "string"]), "no Avro schema|no type of Spark"),
+            (json.dumps(["int", "string"]), "no Avro schema|no Spark type"),
             (
                 json.dumps(
                     {

@@ -39,7 +39,7 @@ def write_package(path: Path) -> None:
     import libramq
 
     if path.suffix != ".zip":
-        raise ConfigError(f"{path}: name it .zip, Spark imports from no other")
+        raise ConfigError(f"{path}: name it .zip; Spark imports from no other files")
     root = Path(libramq.__file__).parent.parent
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with ZipFile(draft, "w", ZIP_DEFLATED) as archive:

@@ -55,7 +55,7 @@ def _type(schema: Any, named: Mapping[str, t.DataType | None]) -> t.DataType:
     if isinstance(schema, list):
         kinds = [kind for kind in schema if kind != "null"]
         if len(kinds) != 1:
-            raise ConfigError(f"from_message: the Avro union {schema} has no type of Spark's")
+            raise ConfigError(f"from_message: the Avro union {schema} has no Spark type")
         return _type(kinds[0], named)
     if isinstance(schema, str):
         known = _PRIMITIVES.get(schema) or named.get(schema)

@@ -69,7 +69,7 @@ def _from_json(body: "Column", schema: Any, _message: str | None) -> "Column":
         fields = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     except ParseException as error:
         reason = str(error).strip()  # The message begins with an empty line.
-        raise ConfigError(f"from_message: {schema!r} is no schema of Spark's: {reason}") from None
+        raise ConfigError(f"from_message: {schema!r} is not a Spark schema: {reason}") from None
     assert isinstance(fields, StructType), "a DDL text is one"
     with_corrupt = StructType([*fields.fields, StructField(_CORRUPT, StringType())])
     text = body.cast("string")

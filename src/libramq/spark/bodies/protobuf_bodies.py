@@ -76,7 +76,7 @@ class ProtobufBodies(BodyDecoder):
 
 def _type(descriptor: Any, outer: tuple[str, ...]) -> t.StructType:
     if descriptor.full_name in outer:
-        raise ConfigError(f"from_message: {descriptor.full_name} contains itself, which no column can")
+        raise ConfigError(f"from_message: {descriptor.full_name} contains itself, which a column cannot")
     within = (*outer, descriptor.full_name)
     return t.StructType(
         [t.StructField(field.name, _field_type(field, within)) for field in descriptor.fields]

@@ -297,8 +297,8 @@ def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
         section("What clients traced", "Each call of a listener with a message.", tiles(_trace_facts(hours))),
         section(
             "Redelivered messages",
-            "Deliveries of messages that their group had been given before, each hour, by why they came "
-            "again. Those of a rebalance began during it or soon after.",
+            "Deliveries of messages that their group had already received, each hour, by the cause of the "
+            "redelivery. Those of a rebalance began during it or soon after.",
             svg.bars(*by_hour(hours, names, of_causes), label="Redelivered messages each hour by cause")
             if _sum(hours, "duplicates")
             else note("None."),
@@ -306,14 +306,14 @@ def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
         ),
         section(
             "How late messages were",
-            "From when a message was made until a consumer began with it: in each hour the 95th percentile "
-            "in ms, of one hour also median and longest.",
+            "From a message's creation until a consumer began to handle it: the 95th percentile of each hour "
+            "in ms; for a single hour also median and maximum.",
             _late(hours),
         ),
         *_effects(effects),
         section(
-            "What clients were given",
-            "In the last hour of each group. Shares that differ much: queues differ, or are shared badly.",
+            "What clients received",
+            "In the last hour of each group. Very different shares: queues differ, or are assigned badly.",
             _clients(tables["clients"]),
         ),
     ]
@@ -333,7 +333,7 @@ def _late(hours: Sequence[Row]) -> Markup:
     """Return a line per group if there are enough hours, else bars with the quantiles."""
     known = [row for row in hours if row["delay_p95_ms"] is not None]
     if not known:
-        return note("Not known: no message has an id that says when it was made.")
+        return note("Unknown: no message has an id with its creation time.")
     last = max(row["hour"] for row in known)
     by_group: dict[str, list[Row]] = {}
     for row in known:
@@ -364,8 +364,8 @@ def _effects(effects: Sequence[Row]) -> list[Markup]:
     has_lag = any(row["lag_peak"] is not None for row in known)
     return [section(
         "What rebalances did",
-        "Delays in the minute before and in the five minutes after; normal is when nothing was later than "
-        "the latest before.",
+        "Delays in the minute before and in the five minutes after; normal is when no delay exceeds the "
+        "longest before.",
         html_table(
             (
                 "when (UTC)", "group", "why", "redelivered", "succeeded twice", "before: p50 / max",

@@ -16,7 +16,7 @@ read from their beginning, or to their end. -2 is the earliest message of a queu
   startingOffsets       earliest, latest, JSON; earliest for a batch, latest for a new stream
   startingOffsetsByTimestamp, startingTimestamp, startingOffsetsByTimestampStrategy (error, latest)
                         times are milliseconds; the timestamps may also be ISO 8601 with a zone
-  endingOffsets         latest, JSON; batches only, as are
+  endingOffsets         latest, JSON; batches only, like the next two
   endingOffsetsByTimestamp, endingTimestamp
 Size of a micro-batch; streams only
   maxOffsetsPerTrigger  the most messages that a micro-batch reads; by default all
@@ -251,7 +251,7 @@ class SourceOptions:
             raise ConfigError("store reads a directory and namesrv reads from servers; set only one of them")
         if "storeCommitLog" in options and "store" not in options:
             raise ConfigError(
-                "storeCommitLog is the log of a store; set store, too, to the broker's directory"
+                "storeCommitLog is the log of a store; also set store to the broker's directory"
             )
         if "store" in options and ("tags" in options or "sql" in options):
             raise ConfigError(

@@ -112,7 +112,7 @@ def read_spans(
         for window in reader.windows(spans, lost_of):
             records = Records(window.data, window.starts)
             if not (records.physical_offsets == window.physical).all():
-                raise StoreCorrupt(f"{options.store}: its consume queues lead to what is no record")
+                raise StoreCorrupt(f"{options.store}: its consume queues point to data that is not a record")
             yield records.batch([(options.store_broker, len(window.data))], schema)
     finally:
         reader.close()
