@@ -236,7 +236,7 @@ class TestInSpark:
             (("json",), "json needs a schema"),
             (("string", "a INT"), "string takes neither"),
             (("protobuf", b""), "needs a schema .a descriptor set. and message="),
-            (("json", "a INTTT"), "no schema of Spark's"),
+            (("json", "a INTTT"), "not a Spark schema"),
         ],
     )
     def test_wrong_ones(self, spark: "SparkSession", how: tuple[Any, ...], says: str):

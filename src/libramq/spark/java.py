@@ -116,7 +116,7 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def write_shim(home: Path, java: Path) -> None:
-    """Make `home` a JAVA_HOME whose `java` script starts the given Java."""
+    """Turn `home` into a JAVA_HOME whose `java` script starts the given Java."""
     write_file(home / "bin" / "java", SHIM.format(java=java), 0o755)
 
 

@@ -83,7 +83,7 @@ def milliseconds(name: str, time_ms: int) -> int:
 
 
 def hint_at(name: str, names: Collection[str]) -> str:
-    """Return the existing name closest to a misspelt one, or all names."""
+    """Return a hint: the existing name closest to a misspelt one, or all names."""
     near = nearest_name(name, names)
     return f"did you mean {near}?" if near else f"there are: {', '.join(names)}"
 

@@ -90,7 +90,7 @@ class ParquetTable:
         return sum(file.row_count for file in files)
 
     def compact(self) -> int:
-        """Merge nothing: a batch must stay a directory of its own to be written once."""
+        """Merge nothing: each batch must keep its directory, which shows that it is written."""
         return 0
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":

@@ -100,7 +100,7 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile as Spark's percentile does: interpolated between neighbours."""
+    """Return a quantile, interpolated between neighbours as in Spark's percentile."""
     return float(pc.quantile(pa.array(values), q=share)[0].as_py())
 
 

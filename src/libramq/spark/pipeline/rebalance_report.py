@@ -72,8 +72,9 @@ class RebalanceReportConfig(msgspec.Struct, frozen=True, kw_only=True):
     directory: for tables and report. namesrv: as `-n`. access: credentials and TLS, as in $LIBRA_ACCESS.
     since: how far back to report ("7d").
     trace_topic: the clients' trace topic. broadcasting: groups in which every member gets each message.
-    producers_zone: the producers' time zone ("Asia/Shanghai"), whose months unique ids count from; by default
-    this machine's. lag_report: the directory of a lag_report, for lag around rebalances.
+    producers_zone: the producers' time zone ("Asia/Shanghai"), because times in unique ids count from the
+    start of a month; by default this machine's. lag_report: the directory of a lag_report, for lag around
+    rebalances.
     """
 
     directory: str = "rebalance_report"

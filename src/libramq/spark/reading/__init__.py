@@ -1,1 +1,1 @@
-"""Reading `format("rocketmq")`: what a query covers, and the tasks that read it."""
+"""Reading `format("rocketmq")`: planning which messages a query reads, and the tasks that read them."""

@@ -1,5 +1,5 @@
-"""The options of `spark.read.format("rocketmq")`: names (those of Spark's Kafka source where it has them),
-defaults and bounds.
+"""The options of `spark.read.format("rocketmq")`: names (from Spark's Kafka source where it has the same
+option), defaults and bounds.
 
 What to read, exactly one of
   subscribe             topics, separated by commas
