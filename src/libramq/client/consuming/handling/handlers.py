@@ -4,7 +4,7 @@ report how each ended.
     plain function      ─► HandlerThreads ─► an awaitable it returns: on the loop, while its thread waits
     coroutine function  ─► HandlerTasks, on the loop that the consumer was started on
 
-At most `concurrency` of either kind run at a time. Each ending is reported exactly once.
+At most `threads` of either kind run at a time. Each ending is reported exactly once.
 Upstream: impl/consumer/ConsumeMessageConcurrentlyService.java.
 """
 
