@@ -11,13 +11,16 @@ from libramq import Message, Producer, PushConsumer, Reject, Retry, SimpleConsum
 from libramq.broker.processor.messages import pop_message
 from libramq.cli.servers.ports import free_port
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
+from libramq.client.consuming.pop.pop_consumer_core import Places, PopConsumerCore
+from libramq.client.popping.popped import Place
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import SystemClock
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError, LocalProtocolError, RequestCodeNotSupported
 from libramq.remoting import headers
 from libramq.rpc import pop_calls
 from libramq.testing import Broker
+from tests.client.consuming.examples import route
 from tests.client.older_brokers import unserved
 
 TOPIC = "Popped"
@@ -439,6 +442,22 @@ async def test_a_broker_without_pop_is_reported(one, monkeypatch):
     assert isinstance(error, RequestCodeNotSupported)
     assert "answered GET_ROUTEINFO_BY_TOPIC with 3" in str(error)
     assert reported.empty()
+
+
+def test_a_place_that_left_the_routes_is_not_popped_again():
+    """A pop is nearly always in flight: such a place stayed, and was popped again after each answer."""
+    routes = RouteTable()
+    places = Places(ConsumerSettings(group="G", client_id="c"), ("T", "U"), routes)
+    routes.update("T", route(brokers=("a", "b")))
+    routes.update("U", route(brokers=("b",)))
+    places.routes_changed()
+    popped = [place for place, _ in places.to_pop(0)]
+    assert popped == [Place("T", "a"), Place("T", "b"), Place("U", "b")]
+    routes.update("T", route(brokers=("a",)))
+    places.routes_changed()
+    for place in popped:
+        places.popped(place, 0, 20_000, found=False)
+    assert [place for place, _ in places.to_pop(20_000)] == [Place("T", "a"), Place("U", "b")]
 
 
 def test_of_two_brokers_the_one_without_pop_is_reported_once():

@@ -87,27 +87,31 @@ class Places:
     def __init__(self, settings: ConsumerSettings, topics: Iterable[str], routes: RouteTable) -> None:
         self._topics = tuple(topics)
         self._routes = routes
+        #: The places of the current routes. In order: that of a set would differ from process to process.
+        self._current: dict[Place, None] = {}
+        #: The states of current places, and of former ones that were still busy when the routes changed.
         self._states: dict[Place, _State] = {}
         self._count_max = max(HELD_MAX, settings.threads * min(settings.batch_size, POP_MESSAGES_MAX))
         self._size_max = settings.pull_threshold_mib_for_queue * _MIB
 
     def routes_changed(self) -> None:
         """Take the places of the current routes; stop popping at those that are gone."""
-        now = dict.fromkeys(  # In order: that of a set would differ from process to process.
+        self._current = dict.fromkeys(
             Place(topic, queue.broker_name)
             for topic in self._topics
             for queue in self._routes.subscribe_queues(topic)
         )
-        for place in now:
+        for place in self._current:
             if place not in self._states:
                 self._states[place] = _State()
         for place, state in list(self._states.items()):
-            if place not in now and not state.is_pending and not state.count:
+            if place not in self._current and not state.is_pending and not state.count:
                 del self._states[place]
 
     def to_pop(self, now_ms: MonotonicMs) -> Iterator[tuple[Place, str]]:
         """Yield every place with room, and its address."""
-        for place, state in self._states.items():
+        for place in self._current:
+            state = self._states[place]
             full = state.count >= self._count_max or state.size >= self._size_max
             if full or state.is_pending or now_ms < state.not_before_ms:
                 continue
@@ -118,8 +122,8 @@ class Places:
 
     def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
         """Return when the first pause ends."""
-        pauses = [each.not_before_ms for each in self._states.values() if each.not_before_ms > now_ms]
-        return min(pauses, default=None)
+        pauses = [self._states[place].not_before_ms for place in self._current]
+        return min((each for each in pauses if each > now_ms), default=None)
 
     def popped(self, place: Place, sent_ms: MonotonicMs, now_ms: MonotonicMs, *, found: bool) -> None:
         """Note an answer."""
