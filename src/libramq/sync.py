@@ -19,7 +19,7 @@ from libramq.client.consuming import push_consumer as asynchronous_push_consumer
 from libramq.client.consuming.blocking_consumer import Consumer, joining
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread
-from libramq.client.options import AdminOptions, PushConsumerOptions, SimpleConsumerOptions
+from libramq.client.options import AdminOptions, PushConsumerOptions, SimpleConsumerOptions, whole_number
 from libramq.client.popping import simple_consumer as asynchronous_simple_consumer
 from libramq.client.producing.blocking_producer import Producer
 
@@ -63,6 +63,7 @@ class PushConsumer(BlockingClient[asynchronous_push_consumer.PushConsumer]):
         cannot call this (LocalProtocolError), because it would wait for itself.
         """
         self._client.refuse_stop_in_handler()
+        whole_number("timeout_ms", timeout_ms, 0)
         self._stop_timeout_ms = timeout_ms
         super().stop()
 

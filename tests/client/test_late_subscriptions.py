@@ -107,6 +107,21 @@ async def test_an_iteration_goes_on_over_a_subscription_and_no_message_comes_twi
     assert got == ["Read1", "Read1", "Read2"]
 
 
+async def test_a_task_that_has_fetched_may_wait_for_a_subscription(namesrv):
+    """What it has in hand is done; the join waited ten seconds for it, and delivered it again."""
+    await fill(namesrv, "Held1", "Held2")
+    got = []
+    async with Consumer(group="holder", namesrv=namesrv, consume_from="earliest") as consumer:
+        await consumer.subscribe("Held1")
+        async for message in consumer:
+            got.append(message.topic)
+            if len(got) == 2:
+                break
+            await consumer.subscribe("Held2")
+        assert await consumer.getmany(timeout_ms=0) == {}
+    assert got == ["Held1", "Held2"]
+
+
 async def test_who_waits_for_the_end_waits_over_a_subscription(namesrv):
     async with PushConsumer(group="waiter", namesrv=namesrv) as consumer:
         await consumer.subscribe("Waited", "*", print)
@@ -307,3 +322,34 @@ def test_a_method_that_a_client_does_not_have_is_named_with_who_has_it(client, n
     assert str(caught.value) == said
     assert not hasattr(one, name)
     assert isinstance(caught.value, ConfigError)
+
+
+async def test_what_is_no_queue_is_refused_wherever_queues_are_expected(namesrv):
+    """A queue is a tuple: pause(queue) had paused nothing, without an error."""
+    queue = MessageQueue("Paused", "broker-a", 0)
+    async with Consumer(group="pauser", namesrv=namesrv) as consumer:
+        consumer.subscribe("Paused")
+        for method in (consumer.pause, consumer.resume, Consumer(group="pauser", namesrv=namesrv).assign):
+            for queues in (queue, "Paused", 3):
+                with pytest.raises(ConfigError, match=r"takes several MessageQueues, .* \[queue\]"):
+                    await method(queues)
+            with pytest.raises(ConfigError, match="is a MessageQueue, not 'Paused'"):
+                await method(["Paused"])
+        for method in (consumer.committed, consumer.seek_to_beginning, consumer.seek_to_end):
+            with pytest.raises(ConfigError, match="is a MessageQueue, not 'Paused'"):
+                await method("Paused")
+
+
+@pytest.mark.parametrize("timeout_ms", ["1", -1, 1.5, None])
+async def test_a_stop_with_an_invalid_timeout_stops_nothing(namesrv, timeout_ms):
+    for consumer in (Consumer(group="stopper", namesrv=namesrv), PushConsumer(group="s2", namesrv=namesrv)):
+        async with consumer:
+            with pytest.raises(ConfigError, match="timeout_ms is"):
+                await consumer.stop(timeout_ms=timeout_ms)
+            assert await consumer.assignment() == []
+            await consumer.pause()  # It runs.
+    for kind in (libramq.sync.Consumer, libramq.sync.PushConsumer):
+        with kind(group="stopper", namesrv=namesrv) as blocking:
+            with pytest.raises(ConfigError, match="timeout_ms is"):
+                blocking.stop(timeout_ms=timeout_ms)
+            blocking.pause()

@@ -189,6 +189,7 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
 
         Messages that this thread fetched count as done; those of a thread that has ended do not.
         """
+        whole_number("timeout_ms", timeout_ms, 0)
         self._finish(is_done=self._fetcher is threading.current_thread())
         self._stop_timeout_ms = timeout_ms
         super().stop()

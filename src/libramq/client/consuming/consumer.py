@@ -21,7 +21,7 @@ from libramq.client.consuming.consumer_run import ConsumerRun, Stage
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Value
 from libramq.client.consuming.fetching.fetching import Fetching
-from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined, message_queues
 from libramq.client.consuming.handling.handlers import Receiver
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, record_batch, schema_of
 from libramq.client.consuming.queues.owned_queue import Delivery
@@ -154,6 +154,7 @@ class Consumer(GroupConsumer):
     - when any task asks for more messages,
     - when `commit` is called with an offset after them,
     - when `commit()` is called by the task that fetched them, or by any task once that one has ended,
+    - when the task that fetched them awaits `subscribe`,
     - at the end of `async with`, unless an exception ends the block.
 
     `stop` marks messages as done only for the task that fetched them; it waits for those of another task.
@@ -225,6 +226,7 @@ class Consumer(GroupConsumer):
         of a fetching task that has ended, as in `create_task(consumer.getmany())`, are delivered again unless
         they were committed.
         """
+        whole_number("timeout_ms", timeout_ms, 0)
         self._finish(is_done=self._task is asyncio.current_task())
         self._finish_with_task()
         await super().stop(timeout_ms=timeout_ms)
@@ -301,6 +303,12 @@ class Consumer(GroupConsumer):
         """Return whether the consumer is stopping or has stopped."""
         is_ending = self._run is not None and self._run.stage in (Stage.STOPPING, Stage.ENDED)
         return is_ending and self._joining is None and self._failure is None
+
+    async def wait_joined(self) -> None:
+        """Wait until it has joined; what this task has fetched is done, as the join would wait for it."""
+        if self._task is asyncio.current_task():
+            self.finish_returned()
+        await super().wait_joined()
 
     async def _source_now(self) -> FetchWaiting:
         """Return the source of messages, after joining with any new subscriptions."""
@@ -465,6 +473,7 @@ class Consumer(GroupConsumer):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset from its broker or, broadcasting, from the local file."""
+        message_queues("committed()", (queue,))
         store = self._local_offsets
         if store is not None:
             return await self._call(lambda network: store.read(queue))
@@ -513,10 +522,7 @@ class Consumer(GroupConsumer):
     ) -> tuple[tuple[MessageQueue, ...], dict[str, Selector]]:
         if self.is_subscribed:
             raise InvalidState("a consumer subscribes or assigns, and this one has subscriptions")
-        chosen = tuple(dict.fromkeys(queues))
-        for queue in chosen:
-            if not isinstance(queue, MessageQueue):
-                raise ConfigError(f"only a MessageQueue can be assigned, not {queue!r}")
+        chosen = tuple(dict.fromkeys(message_queues("assign()", queues)))
         self._has_chosen = True
         return chosen, dict.fromkeys((queue.topic for queue in chosen), selector(expression))
 
@@ -532,7 +538,7 @@ class Consumer(GroupConsumer):
     async def _seek_by(
         self, queues: Sequence[MessageQueue], call: Callable[[MessageQueue], Call[int]]
     ) -> None:
-        chosen = queues or await self.assignment()
+        chosen = message_queues("seek_to_…()", queues) or await self.assignment()
         found = await asyncio.gather(*(self._ask(queue, call(queue)) for queue in chosen))
         await self._seek(dict(zip(chosen, found, strict=True)))
 

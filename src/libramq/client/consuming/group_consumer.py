@@ -252,6 +252,7 @@ class GroupConsumer(AsyncClient):
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group."""
+        whole_number("timeout_ms", timeout_ms, 0)
         if self._run is None:
             return
         self._run.refuse_in_handler(STOPPED_IN_HANDLER)
@@ -299,12 +300,12 @@ class GroupConsumer(AsyncClient):
 
         The pause holds until `resume`, even for queues that are assigned later.
         """
-        listed = _listed(queues)
+        listed = None if queues is None else message_queues("pause()", queues)
         await self._call(lambda network: network.pause(listed))
 
     async def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Continue the given queues, or all."""
-        listed = _listed(queues)
+        listed = None if queues is None else message_queues("resume()", queues)
         await self._call(lambda network: network.resume(listed))
 
     async def _call(self, function: Callable[[ConsumerNetwork], T]) -> T:
@@ -362,5 +363,14 @@ def _hook(name: str, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any] 
     return hook
 
 
-def _listed(queues: Iterable[MessageQueue] | None) -> tuple[MessageQueue, ...] | None:
-    return None if queues is None else tuple(queues)
+def message_queues(method: str, queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
+    """Return the queues that a method is called with; raises ConfigError for anything else.
+
+    A single queue is a tuple itself, and would pass for three that nobody has.
+    """
+    if isinstance(queues, MessageQueue | str) or not isinstance(queues, Iterable):
+        raise ConfigError(f"{method} takes several MessageQueues, of a single one [queue], not {queues!r}")
+    chosen = tuple(queues)
+    for queue in chosen:
+        instance_of(f"a queue of {method}", queue, MessageQueue, "a MessageQueue")
+    return chosen
