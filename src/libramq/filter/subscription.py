@@ -15,20 +15,20 @@ from libramq.filter.sql import SQL92, parse_sql
 from libramq.filter.tag import TAG, TagFilter, parse_tag_filter
 from libramq.formats.document import Document
 
-#: How messages are delivered: fetched by the client, or pushed to its handler.
+#: The kind of delivery: fetched by the client, or pushed to its handler.
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
-#: Whether every member gets every message, or one member gets each message.
+#: The message model: every member gets every message, or one member gets each message.
 BROADCASTING: Final = "BROADCASTING"
 CLUSTERING: Final = "CLUSTERING"
-#: Where a group begins that has not committed anything.
+#: Where a group without commits begins.
 CONSUME_FROM_LAST_OFFSET: Final = "CONSUME_FROM_LAST_OFFSET"
 
 
 class SubscriptionData(Document, frozen=True, kw_only=True, gc=False):
     """Which messages of a topic a group receives.
 
-    The garbage collector does not look at it: brokers have thousands, none in a cycle.
+    The garbage collector does not track it: brokers have thousands, none in a cycle.
     """
 
     topic: str
@@ -76,9 +76,9 @@ def named_expression(expression: str, kind: str | None) -> str:
 
 
 class MessageFilter(Protocol):
-    """A filter by properties, beside the one by tag codes, which needs no message.
+    """A filter by properties, in addition to that by tag codes, which needs no message.
 
-    weight: how often it looks something up in a message's properties.
+    weight: its number of lookups in a message's properties.
     """
 
     @property

@@ -13,23 +13,22 @@ from libramq.message.tags import java_hash
 ALL: Final = "*"
 #: ExpressionType.TAG.
 TAG: Final = "TAG"
-#: Ours: FilterAPI has no limit; a subscription travels in every heartbeat.
+#: Ours, as every heartbeat carries its subscriptions; FilterAPI has no limit.
 TAGS_MAX: Final = 1024
-#: Ours, twice that of SQL92's: brokers hash each tag of an expression that comes with a pull, and one of 1 MB
-#: took 0.3 s.
+#: Ours, twice SQL92's limit: brokers hash each tag of an expression that comes with a pull; 1 MB took 0.3 s.
 EXPRESSION_LENGTH_MAX: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """A parsed expression. An empty set with another text than "*" matches nothing."""
+    """A parsed expression. An empty set matches nothing, unless the text is "*" (everything)."""
 
     expression: str
     tags: frozenset[str]
 
     @property
     def codes(self) -> frozenset[int] | None:
-        """Return the hashes that the broker compares; None for everything."""
+        """Return the hashes to be compared by the broker; None for everything."""
         return None if self.expression == ALL else frozenset(java_hash(tag) for tag in self.tags)
 
     def matches(self, tag: str | None) -> bool:
