@@ -169,7 +169,7 @@ class Cluster:
         for group in groups:
             self._coordination.stock_members(group, self.relay.stock(group))
             for edge, body in self.relay.publish_list(group):
-                self.peers.say_list(edge, body)
+                self.peers.send_member_list(edge, body)
             self._assigner.changed(group)
 
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
@@ -202,11 +202,11 @@ class Cluster:
                 return
             link.answered(knows_all=outcome, now_ms=now_ms)
             if link.full_state_due:
-                self._say_all(link)
+                self._send_full_state(link)
 
         self.peers.ask_broker(link.name, peer_calls.report_members(body), answered)
 
-    def _say_all(self, link: PeerLink) -> None:
+    def _send_full_state(self, link: PeerLink) -> None:
         """Send a broker the full state of the groups coordinated here."""
         link.full_state_due = False
         for effect in self._coordination.coordinator.grants_for(link.name):
@@ -214,7 +214,7 @@ class Cluster:
             assert group is not None, f"{effect.grant.group} is granted and unknown"
             self.peers.catch_up(link.name, group, effect.grant, self._coordination.refused)
         for body in self.relay.lists_for(link.name):
-            self.peers.say_list(link.name, body)
+            self.peers.send_member_list(link.name, body)
         for update in self._assigner.full_state():
             self.peers.send_assignments_to(link.name, update)
 

@@ -217,7 +217,7 @@ class PeerBrokers:
             if epoch > grant.epoch:
                 refused(grant, credible_epoch(broker_name, epoch, grant))
 
-        self._say(broker_name, peer_calls.grant_queues(bodies.PeerGrantBody.of(grant)), answered)
+        self._send(broker_name, peer_calls.grant_queues(bodies.PeerGrantBody.of(grant)), answered)
 
     def change_mode(self, grant: FenceGrant, refused: Refused) -> None:
         """Send all other fences a group's new mode."""
@@ -248,11 +248,11 @@ class PeerBrokers:
 
     def started(self, started: Started, who: str | None) -> None:
         """Report the start of a group's rebalance to all others."""
-        self._say_to_all(partial(_start_report, started, who))
+        self._send_to_all(partial(_start_report, started, who))
 
     def settled(self, effect: Settled) -> None:
         """Report to all others that every queue of a group is granted to its target."""
-        self._say_to_all(partial(_end_report, effect))
+        self._send_to_all(partial(_end_report, effect))
 
     def catch_up(self, broker_name: str, group: GroupView, grant: FenceGrant, refused: Refused) -> None:
         """Send a broker that was unreachable a group's state: its last rebalance, and the grants.
@@ -272,9 +272,9 @@ class PeerBrokers:
         replaced = [each for each in self._replaced if each.group == group.name]
         if replaced:
             body = _body_of(group.name, replaced)
-            self._say(broker_name, peer_calls.report_rebalance(body), lambda _: None)
+            self._send(broker_name, peer_calls.report_rebalance(body), lambda _: None)
         if group.mode == MODE_EPOCHS and members:
-            self._say(broker_name, peer_calls.report_rebalance_start(started), lambda _: None)
+            self._send(broker_name, peer_calls.report_rebalance_start(started), lambda _: None)
         self.grant(broker_name, grant, refused)
         if group.mode == MODE_EPOCHS and members and group.is_settled:
             own = [queue for queue in group.owners if queue.broker_name == broker_name]
@@ -282,18 +282,18 @@ class PeerBrokers:
             settled = bodies.PeerRebalanceBody(
                 group=group.name, members=members, uncommitted=uncommitted, is_complete=True
             )
-            self._say(broker_name, peer_calls.report_rebalance(settled), lambda _: None)
+            self._send(broker_name, peer_calls.report_rebalance(settled), lambda _: None)
 
     def replaced(self, effect: Replaced) -> None:
         """Report to all others that a client has taken another's place in a group."""
         self._replaced.append(effect)
         body = _body_of(effect.group, [effect])
-        self._say_to_all(partial(peer_calls.report_rebalance, body))
+        self._send_to_all(partial(peer_calls.report_rebalance, body))
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
         """Report a deletion of a topic or group to all others; with both, the group's offsets were set."""
         body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
-        self._say_to_all(partial(peer_calls.report_removal, body))
+        self._send_to_all(partial(peer_calls.report_removal, body))
 
     # Requests of the assigner.
 
@@ -334,24 +334,24 @@ class PeerBrokers:
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
         """Send all others the members' assignments."""
-        self._say_to_all(lambda: peer_calls.send_assignments(update))
+        self._send_to_all(lambda: peer_calls.send_assignments(update))
 
     def send_assignments_to(self, broker_name: str, update: AssignmentUpdate) -> None:
         """Send another broker the members' assignments."""
-        self._say(broker_name, peer_calls.send_assignments(update), lambda _: None)
+        self._send(broker_name, peer_calls.send_assignments(update), lambda _: None)
 
-    def say_list(self, edge: str, shared: bodies.PeerListBody) -> None:
+    def send_member_list(self, edge: str, shared: bodies.PeerListBody) -> None:
         """Send another broker the list of a group's members."""
-        self._say(edge, peer_calls.send_member_list(shared), lambda _: None)
+        self._send(edge, peer_calls.send_member_list(shared), lambda _: None)
 
-    def _say_to_all(self, call: Callable[[], Call[None]]) -> None:
+    def _send_to_all(self, call: Callable[[], Call[None]]) -> None:
         """Send all others the request that `call` returns; it is built once, and only if there are others."""
         if self.links:
             made = call()
             for name in self.links:
-                self._say(name, made, lambda _: None)
+                self._send(name, made, lambda _: None)
 
-    def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
+    def _send(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
         """Send a request to a broker, unless its full state is due anyway."""
         link = self.links.get(broker_name)
         if link is None or link.full_state_due:

@@ -247,9 +247,9 @@ class Slave:
                 return False
             progress.applied_end = end
         is_writing = self._durability.is_flushing() or any(file.is_writing for file in self._files.progress)
-        return not is_writing and self._have_popped_again(end)
+        return not is_writing and self._lower_offsets(end)
 
-    def _have_popped_again(self, end: int) -> bool:
+    def _lower_offsets(self, end: int) -> bool:
         """Lower the offsets of groups whose check points will be truncated; return whether they are saved."""
         revive_topic = REVIVE_TOPIC_PREFIX + self._config.cluster_name
         try:

@@ -152,7 +152,7 @@ class EscapingLevels:
             messages = self._schedule.messages_at(level, some)  # May raise ColdRead; then it is called again.
             self._again_behind[level] = some[-1] if some else -1
             gone = {*some} - {each.queue_offset for each in messages}
-            self._has_now(level, gone)
+            self._remove_waiting(level, gone)
             if not some:
                 self._again_ms[level] = now_ms + WAITING_AGAIN_MS
             if not messages:
@@ -167,11 +167,11 @@ class EscapingLevels:
 
     def _accepted_again(self, level: int, window: Window) -> None:
         if self._again.get(level) is window:
-            self._has_now(level, window.offsets - window.left)
+            self._remove_waiting(level, window.offsets - window.left)
             if window.is_done:
                 self._ready()
 
-    def _has_now(self, level: int, delivered: Set[int]) -> None:
+    def _remove_waiting(self, level: int, delivered: Set[int]) -> None:
         """Remove offsets from the waiting ones: another master has the message, or it no longer exists."""
         account = self._schedule.account_of(level)
         waiting = tuple(each for each in account.waiting if each not in delivered)
