@@ -66,8 +66,7 @@ class GroupPlan:
 
     stock_chance: the chance that a member offers no coordination, like RocketMQ's own clients. ask_chance:
     the chance that such a member asks the broker for its queues. is_static: members keep their queues over a
-    restart.
-    is_broadcasting: every member gets every message.
+    restart. is_broadcasting: every member gets every message.
     """
 
     name: str

@@ -1,5 +1,4 @@
-"""The history of a simulation: a log of all observations with a checksum; also passes them on to the
-invariants.
+"""The history of a simulation: a log of all observations, passed on to the invariants, and its checksum.
 
 The simulated processes report facts, and invariants (`Watcher`) check them at once. The log's lines are for
 people; its checksum shows whether two runs were the same.

@@ -44,8 +44,7 @@ class Broker:
     """A broker and its name server. Use it as `with Broker()` or `async with Broker()`.
 
     data: the directory for messages; by default a temporary one that is removed afterwards with all messages.
-    brokers: the number of brokers in the cluster, 1 to 26; the first is broker-a, and each has its own
-    directory.
+    brokers: the number of brokers, 1 to 26; the first is broker-a, and each has its own directory.
     options: fields of `BrokerConfig`, such as auto_create_topic_enable=False.
     Raises ConfigError for invalid options.
     """

@@ -333,8 +333,7 @@ def run_seeds(
 def _belong_to_the_parent() -> None:
     """Ignore Ctrl-C, because the parent stops the pool, and exit if the parent dies.
 
-    A terminal sends Ctrl-C to every process. If the parent is killed, the pool's queue does not end by
-    itself.
+    A terminal sends Ctrl-C to every process. If the parent is killed, the pool's queue does not end.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -52,8 +52,8 @@ def deliveries(bodies: "DataFrame", *, broadcasting: Sequence[str], zone: tzinfo
     """Return a row per delivery from a table with `body`, and a row without msgId for unreadable records.
 
     broadcasting: broadcasting groups to leave out; every member of these gets each message.
-    zone: the producers' time zone, in which the times in unique ids begin each month; None for this
-    machine's.
+    zone: the producers' time zone, because times in unique ids count from the start of a month; None for
+    this machine's.
     """
     ddl = ", ".join(f"{name}:{_DDL[kind]}" for name, kind in _RECORD.items())
     read: Any = arrow_udf  # The stub requires the function type, which Spark infers.

@@ -23,8 +23,7 @@ EARLY_SHARE: Final = 2
 
 
 class ClocksChangeNothing(Invariant):
-    """Check that setting a wall clock affects no running delay, no held pull, and no connected member's
-    session.
+    """Check that setting a wall clock affects no running delay, held pull, or connected member's session.
 
     Other effects are caught by the other rules, which allow no exceptions after a clock was set.
     """

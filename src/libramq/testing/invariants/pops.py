@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 class PoppedAtLeastOnce(Invariant):
-    """Check that a popping group eventually acknowledges every message, from any broker, or has it as a dead
-    letter.
+    """Check that a popping group eventually acknowledges every message, or has it as a dead letter.
 
     Under ASYNC_FLUSH a power cut may lose a message at its master and its redelivery at any broker. So
     messages sent before one are not checked.
@@ -273,8 +272,7 @@ class AcknowledgedStaysDone(OfPairs):
 
 
 class AttemptsComeOnce(OfPairs):
-    """Check that each attempt of a popped message comes once for each send, from its own master or another
-    one.
+    """Check that each attempt of a popped message comes once per send, from its own master or another one.
 
     An acting slave also redelivers a message whose send got no response, and repeats what its master did just
     before being killed. Then there are two copies, each with later attempts.

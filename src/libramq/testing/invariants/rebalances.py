@@ -144,8 +144,7 @@ class HistoryAgreesWithFences(Invariant):
         return set(opened - recorded)
 
     def _judge_loads(self, broker: str, event: RebalanceEvent, owners: dict[MessageQueue, str]) -> None:
-        """Compare recorded loads; after a restart, a broker does not know members of groups coordinated
-        elsewhere.
+        """Compare recorded loads; a restarted broker does not know members of groups coordinated elsewhere.
 
         A static member that is returning owns its queues even before it opens them again.
         """

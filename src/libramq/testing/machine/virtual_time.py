@@ -103,8 +103,7 @@ _WALL_AHEAD_MS: Final = int(WALL_START_MS) - int(MONOTONIC_START_MS)
 
 
 class NodeClock:
-    """The `Clock` of one machine; exact if there is no randomness. drift_ppm: how fast it runs, in
-    millionths.
+    """The `Clock` of one machine; exact without randomness. drift_ppm: millionths too fast.
 
     The monotonic clock runs a little fast or slow and restarts at an arbitrary value with the machine. The
     wall clock has the same drift, is wrong from the start, and may be set. Time passes while a process

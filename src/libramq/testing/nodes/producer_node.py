@@ -36,7 +36,7 @@ class NumberedIds:
         return f"{self._name}-{self._number()}"
 
     def many(self, count: int) -> list[str]:
-        """Return ids for several messages; unused, because simulated producers send messages one by one."""
+        """Return ids for several messages; simulated producers draw them one by one instead."""
         return [f"{self()}-{position}" for position in range(count)]
 
 

@@ -1,5 +1,4 @@
-"""The faults of members, brokers, disks, networks and clocks in a simulation: how each begins, lasts and
-ends.
+"""The faults of members, brokers, disks, networks and clocks in a simulation, from beginning to end.
 
 Operators also change topics, groups and members in use. A master or its slave may end for a while, or the two
 may be separated.

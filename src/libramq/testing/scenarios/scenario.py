@@ -104,8 +104,7 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def _with_pops(scenario: Scenario, seed: int) -> Scenario:
-    """Add popping groups to some scenarios without Kafka's groups; those with acting slaves already have
-    some.
+    """Add popping groups to some scenarios without Kafka's groups; acting slaves always come with some.
 
     If a SYNC_MASTER waits for its slave, only the slave fails in half of them.
     """
@@ -151,7 +150,8 @@ def _with_pairs(scenario: Scenario, seed: int) -> Scenario:
         has_acting_slaves=True,
         has_second_slaves=has_second,
         has_long_pops=True,
-        waits_for_slaves=not has_second and chance.random() < SYNC_MASTER_CHANCE,  # One would do.
+        # With two slaves, the master would wait for only one.
+        waits_for_slaves=not has_second and chance.random() < SYNC_MASTER_CHANCE,
         duration_ms=at_ms + PAIRS_MS,
         groups=tuple(
             replace(
