@@ -96,7 +96,7 @@ def test_assigned_queues_are_parsed():
         ({**T, "assign": "{}"}, "got subscribe and assign"),
         ({"subscribe": " , "}, "names no topic"),
         ({"subscribe": "../x"}, r"subscribe='../x'.*\.\./x"),
-        ({"subscribePattern": "("}, "subscribePattern='\\(' is no regular expression"),
+        ({"subscribePattern": "("}, "subscribePattern='\\(' is not a regular expression"),
         ({"assign": "[1]"}, 'assign=.*{"Flights": {"broker-a": \\[0, 1\\]}}'),
         ({"assign": '{"T": {"a": ["0"]}}'}, "assign="),
         ({**T, "startingOffset": "earliest"}, "did you mean startingOffsets"),

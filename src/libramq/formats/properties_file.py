@@ -90,7 +90,7 @@ def _decode(data: bytes) -> dict[str, str]:
     """Return a file's properties. UTF-8 is refused, because Java would silently read other characters."""
     if data.startswith(_BYTE_ORDER_MARKS) or b"\0" in data:
         raise ConfigError(
-            "line 1: the file begins with a byte order mark, or is no text; save it as Latin-1 or plain ASCII"
+            "line 1: the file begins with a byte order mark or is not text; save it as Latin-1 or plain ASCII"
         )
     text = data.decode("latin-1")
     for number, line in _logical_lines(text):

@@ -41,7 +41,7 @@ def test_the_file_outranks_the_access_of_the_environment(file: Path):
             "topics = ['A']\ntable = 't'\nformat = 'orc'",
             "format: Invalid enum value 'orc'; allowed are parquet, delta, iceberg",
         ),
-        ("topics = ", "is no TOML"),
+        ("topics = ", "is not TOML"),
     ],
 )
 def test_mistakes_in_a_file_are_named(file: Path, text: str, said: str):

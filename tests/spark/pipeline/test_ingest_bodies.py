@@ -79,11 +79,11 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
         assert "body" not in rows[0]
     rejected = {row["body"]: row["reason"] for row in table(tmp_path, kind, "t_rejected").to_pylist()}
     assert rejected == {
-        b'{"shop": "Harbour", "cents": "many"}': "cents is no int",
+        b'{"shop": "Harbour", "cents": "many"}': "cents is not of type int",
         b"[1]": "not a JSON object",
         b"not JSON": "not JSON",
         b"\xff": "not UTF-8",
-        b'\n {"cents": "many"}': "cents is no int",
+        b'\n {"cents": "many"}': "cents is not of type int",
         b'{"shop": "Harbour", "at": 1700000000000}': "at is not in the years 1 to 9999",
         LONG: "shop is too long for a partition, above 83 bytes",
         **dict.fromkeys(NAMELESS, "shop cannot be the name of a partition's directory"),
@@ -179,7 +179,7 @@ def test_a_table_of_misfits_that_another_checkpoint_has_written_is_refused(tmp_p
         ({"body": "json", "columns": {"a": "int"}, "event_time": "a"}, "with the type timestamp or date"),
         (
             {"partitioned_by": ["date", "shop"]},
-            "partitioned_by=.'date', 'shop'.: shop is no column; give columns of the types string, int",
+            "partitioned_by=.'date', 'shop'.: shop is not a column; give columns of the types string, int",
         ),
         ({"partitioned_by": ["body"]}, "partitioned_by=.'body'.: body is a binary; give columns of"),
         ({"partitioned_by": ["topic"], "dedup": "key"}, "dedup looks into the days of storing"),

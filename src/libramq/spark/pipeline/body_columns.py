@@ -89,7 +89,7 @@ class BodyColumns:
         misfits = [
             f.when(
                 from_message("body", "json", self._ddl(name))["corrupt"].isNotNull(),
-                f.lit(f"{name} is no {kind}"),
+                f.lit(f"{name} is not of type {kind}"),
             )
             for name, kind in self.columns.items()
         ]

@@ -105,7 +105,7 @@ class Ingest:
             raise ConfigError(f"batch_messages={config.batch_messages}: give a whole number from 1 on")
         if config.compact and config.format == "parquet":
             raise ConfigError(
-                "compact is for Delta and Iceberg tables: in Parquet a batch is what can be written again"
+                "compact is for Delta and Iceberg tables: in Parquet each batch must keep its own files"
             )
         if bool(config.catalog) != (config.format == "iceberg"):
             raise ConfigError('format = "iceberg" needs a table [catalog], and no other format takes one')
@@ -159,7 +159,7 @@ class Ingest:
         config, columns = self._config, self._columns()
         for name in config.partitioned_by or [""]:
             if (kind := columns.get(name)) not in PARTITION_TYPES:
-                reason = f"{name} is no column; " if kind is None else f"{name} is a {kind}; "
+                reason = f"{name} is not a column; " if kind is None else f"{name} is a {kind}; "
                 raise ConfigError(
                     f"partitioned_by={config.partitioned_by!r}: {reason if name else ''}give columns of the "
                     f"types {', '.join(PARTITION_TYPES)}"

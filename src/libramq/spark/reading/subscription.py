@@ -41,7 +41,7 @@ class Subscription:
             try:
                 re.compile(text)
             except re.error as error:
-                raise ConfigError(f"subscribePattern={text!r} is no regular expression: {error}") from None
+                raise ConfigError(f"subscribePattern={text!r} is not a regular expression: {error}") from None
             return cls(pattern=text)
         try:
             topics = tuple(sorted({validate_topic(name.strip()) for name in text.split(",") if name.strip()}))
