@@ -334,7 +334,7 @@ def table_names(filesystem: FileSystem, directory: Path) -> list[str]:
 
 
 def read_table(filesystem: FileSystem, directory: Path, stem: str) -> dict[str, bytes]:
-    """Return a consistent snapshot of a table's files by name; empty if there is no such table.
+    """Return a consistent snapshot of a table's files by name; empty if the table does not exist.
 
     The files are NAME.json and the journals of later changes: NAME.json.journal.N, or NAME.journal.N for
     committed offsets. A broker writes a whole table, then removes the journals that it includes. So the files

@@ -80,7 +80,7 @@ class Deletions:
         unreadable = notes.count([])
         if unreadable:
             log.warning(
-                "notes of deletions cannot be read; what one without a copy deleted may come back",
+                "notes of deletions cannot be read; data deleted by a note without a copy may come back",
                 path=str(self._path),
                 unreadable=unreadable,
             )

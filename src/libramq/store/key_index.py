@@ -1,7 +1,7 @@
 """The key index: finds messages by their keys, in Apache's index files, which each query brings up to date;
 decides when a file is full or untrusted.
 
-        query ─► read the log from the last query on, some records at a time ─► look up ─► compare keys
+        query ─► read the log since the last query, some records at a time ─► look up ─► compare keys
 
     a file   header, 40 bytes ─ slots, 4 bytes each: the number of the newest entry ─ entries, 20 bytes each
 
@@ -84,7 +84,7 @@ class IndexFile:
             elif found != size:
                 raise StoreCorrupt(
                     f"{path} has {found} bytes instead of {size}: was maxHashSlotNum or maxIndexNum changed? "
-                    "Set it back, or remove the directory: it is made again"
+                    "Set it back, or remove the directory, which is then rebuilt"
                 )
             self.header = IndexHeader(*_HEADER.unpack(filesystem.pread(self._file, _HEADER.size, 0)))
             if not any(self.header):
@@ -353,7 +353,7 @@ class KeyIndex:
                 header = index.header
                 is_empty = header.next_entry == 1 and name != self._names[-1]
                 if is_empty or not index.is_possible or self._lacks(after, header.begin_offset):
-                    log.warning("an index file is damaged, or one before it lost; built again", file=name)
+                    log.warning("an index file is damaged or the one before it lost; rebuilding", file=name)
                     while len(self._names) > count:
                         self._remove(self._names.pop())
                     break

@@ -105,7 +105,7 @@ class LogCopy:
             self._begin_at(offset)
         if offset != self.position:
             raise RemoteProtocolError(
-                f"the master sent its log from {offset}, and ours ends at {self.position}"
+                f"the master sent its log from {offset}, but the slave's ends at {self.position}"
             )
         self._partial += data
         data, at, segments = bytes(self._partial), 0, self._log.segments
@@ -150,8 +150,8 @@ class LogCopy:
         segments = self._log.segments
         if offset % segments.file_size:
             raise RemoteProtocolError(
-                f"the master's newest file begins at {offset}, where none of ours can: its "
-                "mappedFileSizeCommitLog is another"
+                f"the master's newest file begins at {offset}, where no file of this slave can: "
+                "its mappedFileSizeCommitLog differs"
             )
         self._log.begin_at(offset)
 
@@ -216,13 +216,13 @@ def whole_records(data: bytes, start: int, offset: int, file_end: int) -> Stretc
         is_blank = int.from_bytes(data[position + 4 : position + 8]) == BLANK_MAGIC
         if is_blank and at + size != file_end:
             raise RemoteProtocolError(
-                f"the master's file ends at {at + size} and ours at {file_end}: its mappedFileSizeCommitLog "
-                "is another"
+                f"the master's file ends at {at + size} and the slave's at {file_end}: its "
+                "mappedFileSizeCommitLog differs"
             )
         if not is_blank and not RECORD_BYTES_MIN <= size <= min(RECORD_BYTES_MAX, file_end - at):
             raise RemoteProtocolError(
                 f"the master's log has a record of {size} bytes at {at}, in a file that ends at {file_end}: "
-                "it is damaged, or its mappedFileSizeCommitLog is another"
+                "it is damaged, or its mappedFileSizeCommitLog differs"
             )
         if len(data) - position < size:
             break

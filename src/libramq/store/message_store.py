@@ -975,8 +975,7 @@ class Refusal:
     def look_for_room(self, wanted: int) -> None:
         """End the refusal if `wanted` bytes have become free since it began.
 
-        If the cause was not space but descriptors or permissions, only the next append shows whether it is
-        gone.
+        If the cause was descriptors or permissions, not space, only the next append shows whether it is over.
         """
         if self._is_due:
             before, room = self._room_before, self._room()

@@ -1,9 +1,9 @@
 """The append: messages passed to the store, singly or in runs, and the outcome of each (AppendStatus); the
 copy of a stored message for another queue, which excludes messages with damaged bodies.
 
-A run holds the messages of one batch send to one queue, which are stored together or not at all. Fields that
-they share are kept once, the others in columns, which are packed together (`packing`): separate objects for
-each message and result took most of a batch's time in the broker.
+A run holds the messages of one batch send to one queue, which are stored together or not at all. Shared
+fields are kept once, the others in columns, which are packed together (`packing`): separate objects for each
+message and result took most of a batch's time in the broker.
 
 Upstream: store/MessageExtBrokerInner.java, PutMessageResult.java, PutMessageStatus.java.
 """

@@ -110,7 +110,7 @@ def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: De
         queues.unsynced[queue] = None
         if any(each.low or each.has_records for each in found):  # Otherwise it begins with the log.
             log.warning(
-                "files of a consume queue were lost; what the commit log has of them is built again",
+                "files of a consume queue were lost; their units are rebuilt from the commit log",
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 units=restored,

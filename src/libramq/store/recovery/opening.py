@@ -178,7 +178,7 @@ class StoreOpening:
         except OSError as failed:
             if not is_torn:
                 raise StoreError(
-                    f"what --damaged=cut would remove cannot be kept aside in {self._config.root}: {failed}"
+                    f"data that --damaged=cut removes cannot be kept aside in {self._config.root}: {failed}"
                 ) from failed
             log.warning(
                 "the torn end of the commit log could not be saved before cutting it off", reason=str(failed)

@@ -265,7 +265,7 @@ def lost_files(segments: Segments, known_end: int, unit_count: int) -> StoreDama
     what = f"ends at offset {segments.end}" if segments.starts else "has no files"
     way = (
         "either continues without them" if segments.starts
-        else "skip continues with the numbers that queues had, cut lets them begin at 0 again"
+        else "skip continues with the queues' offsets, cut restarts them at 0"
     )  # fmt: skip
     return StoreDamaged(
         f"the commit log in {segments.directory} {what}, although it was on the disk up to offset "
