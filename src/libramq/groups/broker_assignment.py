@@ -23,8 +23,7 @@ from libramq.message.queue import MessageQueue
 
 #: Ours: the commit that follows an answer arrives within this time, unless the machine itself is in trouble.
 REST_MS: Final = 100
-#: Ours: from this many members on, assignments pause, so that a thousand joins do not cause a thousand of
-#: them.
+#: Ours: larger groups pause between assignments, so that a thousand joins do not cause a thousand of them.
 LARGE_GROUP: Final = 50
 #: Ours: a client that was not notified queries again a second later.
 LARGE_GROUP_PAUSE_MS: Final = 500

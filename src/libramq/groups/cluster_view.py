@@ -49,7 +49,7 @@ def partition_of(group: str) -> int:
 
 
 def coordinator_of(group: str, broker_names: Iterable[str]) -> str | None:
-    """Return the one of these brokers that coordinates the group; None if there are none.
+    """Return which of these brokers coordinates the group; None if there are none.
 
     Uses rendezvous hashing: the broker whose name hashes highest together with the group's partition. When a
     broker is added or removed, only its own partitions move.

@@ -290,7 +290,7 @@ def _failing(retries: Mapping[int, int]) -> Iterable[Diagnosis]:
             "",
             f"messages that failed {FAILURES_MIN} times or more and wait for another attempt: "
             f"{sum(counts.values()):,}, of which one failed {max(counts)} times; the members' logs have the "
-            "reason (a handler failed), and what fails to the end becomes a dead letter",
+            "reason (a handler failed); after the last attempt a message becomes a dead letter",
         )
 
 

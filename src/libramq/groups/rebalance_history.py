@@ -195,7 +195,7 @@ def _together(group: str, parts: Sequence[_Part], wall_ms: WallMs) -> Rebalance:
 
 
 def _minimum(settled: Sequence[RebalanceEvent], *, is_whole: bool) -> int | None:
-    """Return the number of queues that had to move, at most those that did once all have settled.
+    """Return the number of queues that had to move; once all have settled, at most the number that did.
 
     A coordinator may have planned twice before a member opened its new queues, and counted both.
     """

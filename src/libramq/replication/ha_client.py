@@ -148,7 +148,7 @@ class HAClient:
         try:
             blocks = self._reader.receive(data)
             if blocks and self.state is not State.COPYING:
-                raise ProtocolError("the master sends before it knows from where")
+                raise ProtocolError("the master sends before this slave has reported its end")
             for block in blocks:
                 if block.offset == CHALLENGE_OFFSET:
                     self._prove(connection, block.data)

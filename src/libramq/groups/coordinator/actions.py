@@ -51,7 +51,7 @@ def begin(group: Group, event: ev.Begun, now_ms: MonotonicMs) -> None:
 
 
 def join(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
-    """Admit a client; see GroupMembership.admit for what it raises."""
+    """Admit a client; raises the errors of GroupMembership.admit."""
     admission = _admit(group, event, now_ms)
     if admission.earlier is None and not event.join.member and not event.join.held:
         return  # A new client holds no queues.

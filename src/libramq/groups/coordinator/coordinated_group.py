@@ -143,7 +143,7 @@ class CoordinatedGroup(Generic[P, T]):
         return epoch if self.inquiry is None else max(epoch, self.inquiry.epoch)
 
     def assignment(self, member: GroupMember[P, T]) -> Assignment:
-        """Return the queues that a member may hold now, and those it has to release."""
+        """Return the queues that a member may hold now, and those it must release."""
         queues, state = self.balance.queues, self.state
         if state in SELF_ALLOCATED:
             assigned = Assignment(epoch=queues.epoch, mode=MODE_CLIENT)

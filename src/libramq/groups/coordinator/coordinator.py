@@ -284,7 +284,7 @@ class Coordinator(Generic[P, T]):
         return self._shared.topics.groups(topic)
 
     def topics(self) -> list[str]:
-        """Return the topics whose queues have to be reported."""
+        """Return the topics whose queues must be reported."""
         return list(self._shared.topics)
 
     def grants_for(self, broker_name: str) -> list[Grant]:

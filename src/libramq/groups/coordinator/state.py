@@ -26,7 +26,7 @@ class State(Enum):
     ASSIGNING = "changes are collected; a new target assignment is due"
     RECONCILING = "queues are moving to the members they are meant for"
     STABLE = "every queue is held by the member it is meant for"
-    GATHERING = "another coordinator may have had the group: the fences are asked who holds what"
+    GATHERING = "another coordinator may have had the group: the fences are queried for the holders of queues"
     AWAITING = "the fences have answered: members with open queues have one session to return"
     SELF_ALLOCATING = "a stock member is present: all members allocate for themselves"
     PARTING = "the last stock member has left: its last commits may still arrive"
