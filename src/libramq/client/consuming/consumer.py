@@ -175,8 +175,8 @@ class Consumer(GroupConsumer):
     where to begin in a queue without a committed offset. max_processing_ms: a member that keeps messages
     longer than this (5 min) loses its queues to others until its next call. deserializer: turns the body of a
     message into its `value`, when that is read. broadcasting, strategy, instance_id, the hooks and all
-    others: as for PushConsumer. The broker does not redeliver failed messages, as it does for a PushConsumer:
-    seek back, or do not commit.
+    other options: as for PushConsumer. The broker does not redeliver failed messages, as it does for a
+    PushConsumer: seek back, or do not commit.
     """
 
     def __init__(self, **options: Unpack[ConsumerOptions]) -> None:

@@ -105,7 +105,7 @@ class GroupConsumer(AsyncClient):
         strategy = options.get("strategy")
         chosen = {name: value for name, value in options.items() if name in ConsumerSettings.__annotations__}
         chosen |= {
-            "client_id": "",  # Of the run: `Identity`.
+            "client_id": "",  # Set by each run: see `Identity`.
             "consume_from": beginning(options.get("consume_from", ConsumeFrom.LAST_OFFSET)),
             "consume_timestamp_ms": _timestamp_ms(options.get("consume_timestamp_ms"), self._clock),
             "strategy": _rule(strategy),
@@ -245,7 +245,7 @@ class GroupConsumer(AsyncClient):
             dialer=dialer,
             timers=LoopTimers(),
             clock=self._clock,
-            randomness=self._random or random.Random(),  # Not sooner: `Identity`.
+            randomness=self._random or random.Random(),  # Created by each run: see `Identity`.
             run=run,
             access=self._access,
         )

@@ -61,7 +61,7 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
         except Exception:
             if not attempt.failed():
                 raise
-        finally:  # Also if the task is cancelled.
+        finally:  # Even if the task is cancelled.
             for method, keys in attempt.endings(store):
                 await _call(store, method, keys, attempt.owner)
         return attempt.result

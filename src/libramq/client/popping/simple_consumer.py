@@ -198,7 +198,7 @@ class SimpleConsumer(AsyncClient):
             raise InvalidState("this consumer runs already")
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
-        randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
+        randomness = self._random or random.Random()  # Not earlier: forked children would draw alike.
         self._name_servers = NameServers(
             self._remotes, self._name_server_addresses, randomness, self._clock.monotonic_ms
         )

@@ -215,7 +215,7 @@ class ProducerNetwork:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Start; brokers are contacted when there is something to send, or if they may check transactions."""
+        """Start; brokers are contacted for the first send, or at once if they may check transactions."""
         self._refresh_later()
         self._send_heartbeats()
 

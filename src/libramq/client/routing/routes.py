@@ -202,7 +202,7 @@ class Routes:
             try:
                 if self.table.update(topic, outcome):
                     log.debug("route changed", topic=topic)
-            except LibraError as error:  # For example, operators write its order by hand.
+            except LibraError as error:  # For example in its order, which operators write by hand.
                 failure = error
         for fetched in self._fetching.pop(topic):
             fetched(failure)

@@ -315,7 +315,7 @@ class MemberCoordination:
         held = now_ms < self._lease.until_ms
         assignment = answer.assignment
         if assignment is None:
-            if not (held and self._membership.is_on):  # Else we rejoin with the queues that we hold.
+            if not (held and self._membership.is_on):  # Otherwise we rejoin with the queues that we hold.
                 self._own.handle_each(ev.TakenByOther(), now_ms)
             return
         if assignment.warning:

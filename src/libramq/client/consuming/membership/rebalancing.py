@@ -39,7 +39,7 @@ class Rebalancing:
     """Runs one round at a time; changes during a round begin the next."""
 
     def __init__(self, topics: Collection[str], own: Ownership, *, allocates: Callable[[], bool]) -> None:
-        """allocates: returns whether we allocate for ourselves; else a coordinator does."""
+        """Set up. allocates: returns whether we allocate for ourselves; else a coordinator does."""
         self._settings = own.settings
         self.topics = topics
         self._routes = own.routes

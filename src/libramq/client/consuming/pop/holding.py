@@ -330,7 +330,7 @@ class Holding:
         settling: Settling,
         released: Callable[[HeldMessage], None],
     ) -> None:
-        """released: called with messages that end without an outcome."""
+        """Begin without deliveries. released: called with messages that end without an outcome."""
         self._settings = settings
         self._routes = routes
         self._kernel = kernel

@@ -476,7 +476,7 @@ class Pulling:
         code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.FLOW_CONTROL:
             self._later(owned, now_ms, BROKER_BUSY_MS)
-        elif isinstance(error, BodyDamaged):  # In transit, or at a slave: the second time it is accepted.
+        elif isinstance(error, BodyDamaged):  # In transit or at a slave; accepted the second time.
             log.warning("a damaged answer is pulled again", queue=str(owned.queue), reason=str(error))
             owned.cursor.accepts_damaged, owned.cursor.broker_id = True, 0
             self.pull(owned, now_ms)
