@@ -117,7 +117,7 @@ async def test_brokers_of_up_refuse_unsigned_peers(cluster):
 
 
 def test_the_children_get_no_secret_by_arguments_and_no_signals_of_the_terminal(cluster):
-    """Ctrl-C while one was being started again left a traceback, and "did not stop well"."""
+    """Ctrl-C while one was being started again left a traceback, and "did not stop cleanly"."""
     for pid in cluster.children:
         assert os.getpgid(pid) != os.getpgid(cluster.process.pid)  # A terminal's Ctrl-C is not for them.
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -171,7 +171,7 @@ async def test_a_killed_broker_is_started_again_with_its_messages(cluster):
         async with Producer(namesrv=cluster.namesrv) as producer:
             await producer.send(Message("T", b"kept"), queue=MessageQueue("T", "broker-b", 0))
         os.kill(cluster.children[0], signal.SIGKILL)
-        name = (await asyncio.to_thread(_line, cluster.process.stderr, "is started again")).split()[1]
+        name = (await asyncio.to_thread(_line, cluster.process.stderr, "is restarted")).split()[1]
         again = await asyncio.to_thread(_line, cluster.process.stderr, "serves again, as process")
         assert again.startswith(f"libra: {name} serves again")
         consumer = PushConsumer(group="G", namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
@@ -189,13 +189,13 @@ async def test_with_keep_going_a_killed_broker_stays_away(tmp_path, capsys):
     config = BrokerConfig(broker_name="broker-b", listen_port=free_broker_port(), store_path=str(tmp_path))
     children = BrokerChildren([config], LogLevel.WARNING, keep_going=True)
     await children.start()
-    assert children.lines()[0].endswith("; one that ends stays away (--keep-going)")
+    assert children.lines()[0].endswith("; one that ends is not restarted (--keep-going)")
     supervising = asyncio.create_task(children.supervise())
     killed = int((tmp_path / "abort").read_text().split()[0])
     os.kill(killed, signal.SIGKILL)
     err = []
     await until(
-        lambda: _err(capsys, err, "broker-b has ended (signal 9), and stays away; the others continue")
+        lambda: _err(capsys, err, "broker-b has ended (signal 9), and is not restarted; the others continue")
     )
     assert not supervising.done()
     supervising.cancel()
@@ -228,7 +228,7 @@ def test_a_file_of_options_applies_to_all_brokers_and_what_up_decides_is_refused
     file = tmp_path / "broker.conf"
     file.write_text("autoCreateTopicEnable=false\nlistenPort=1\n")
     said = one_line(libra("up", "-c", str(file), "--data", str(tmp_path / "data")))
-    assert f"{file} listenPort: libra up decides it" in said
+    assert f"{file} listenPort: libra up sets it" in said
     with pytest.raises(ConfigError, match="--set flushDiskType: write NAME=VALUE"):
         _properties([], ["flushDiskType"])
     file.write_text("flushDiskTpye=SYNC_FLUSH\n")

@@ -117,7 +117,7 @@ def test_one_some_or_all_are_sent_again(up, letters):
         (["list", "-g", "G_typo"], "no broker knows group G_typo"),
         (["export", "-g", "G_typo"], "no broker knows group G_typo"),
         (["replay", "-g", "G_typo", "--all"], "no broker knows group G_typo"),
-        (["export", "-g", GROUP, "--since", "soon"], "'soon' is no time: write 2026-05-01"),
+        (["export", "-g", GROUP, "--since", "soon"], "'soon' is not a time: write 2026-05-01"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(up, letters, arguments, says):
@@ -141,7 +141,7 @@ def test_an_export_replaces_nothing_and_leaves_no_part_of_it(up, letters, tmp_pa
     ("is_by_id", "says"),
     [
         (False, "1 was sent again; libra dlq replay -g 'a|b' -t Elsewhere --since {at} goes on"),
-        (True, "1 was sent again; {id} is the next of those that you named, in the order of libra dlq list"),
+        (True, "1 was sent again; {id} is the next one to send, in the order of libra dlq list"),
     ],
 )
 def test_who_interrupts_a_replay_learns_how_to_go_on_with_the_same(letters, capsys, is_by_id, says):

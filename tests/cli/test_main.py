@@ -41,15 +41,15 @@ def test_unknown_arguments_are_named(arguments, line):
         (["tail", "-n", "127.0.0.1:1", "-t", "T"], "127.0.0.1:1"),
         (
             ["admin", "topicList", "-n", "127.0.0.1:1"],
-            "127.0.0.1:1 (does it run there?): Connection refused. Start one (libra up)",
+            "127.0.0.1:1 (is it running?): Connection refused. Start one (libra up)",
         ),
         (
             ["groups", "-n", "127.0.0.1:1"],
-            "127.0.0.1:1 (does it run there?): Connection refused. Check that it runs (`libra up`",
+            "127.0.0.1:1 (is it running?): Connection refused. Check that it runs (`libra up`",
         ),
         (
             ["admin", "brokerStatus", "-b", "127.0.0.1:1"],
-            "127.0.0.1:1 (does it run there?): Connection refused; libra admin clusterList lists",
+            "127.0.0.1:1 (is it running?): Connection refused; libra admin clusterList lists",
         ),
         (["admin", "topicList", "-n", "nonsense"], "'nonsense' is not an address; write host:port"),
         (["send", "-t", "../x", "y"], "the topic '../x' has characters other than"),
@@ -67,7 +67,7 @@ def test_unknown_arguments_are_named(arguments, line):
         (["up", "--advertise", "0.0.0.0"], "--advertise 0.0.0.0: no client can connect to such an address"),
         (["up", "--set", "recallMessageEnabled=true"], "no such option; did you mean recallMessageEnable?"),
         (["up", "--set", "aclEnable=true"], "aclEnable=true: users and policies are those of ACL 2.0"),
-        (["up", "--set", "listenPort=1"], "--set listenPort: libra up decides it"),
+        (["up", "--set", "listenPort=1"], "--set listenPort: libra up sets it"),
         (["up", "--advertise", "10.0.0.11"], "add --host 10.0.0.11 and --allow-public"),
         (["up", "--host", "0.0.0.0"], "--allow-public if the network is trusted"),
         (["broker", "-c", "/nowhere/broker.conf"], "cannot read /nowhere/broker.conf"),

@@ -144,7 +144,7 @@ def test_a_directory_that_it_makes_is_its_own_whatever_the_umask(tmp_path: Path)
 
 def test_what_it_decides_cannot_be_set_and_spoilt_files_are_named(tmp_path: Path) -> None:
     up = ("up", "--secure", "--data", str(tmp_path / "data"), "--nameserver-port", str(free_port()))
-    assert "--secure decides it" in one_line(libra(*up, "--set", "authenticationEnabled=false"))
+    assert "--secure sets it" in one_line(libra(*up, "--set", "authenticationEnabled=false"))
     key = tmp_path / "data" / "secure" / "ca.key"
     key.write_text("spoilt")
     assert f"{key.with_name('ca.pem')} or ca.key cannot be used" in one_line(libra(*up))

@@ -162,15 +162,15 @@ def test_a_topic_that_is_missing_has_its_nearest_name_in_the_error(namesrv, argu
         (["send", "-t", "T", "x", "-p", "colour"], "--property colour: write NAME=VALUE"),
         (
             ["send", "-t", "T", "x", "--delay", "soon"],
-            "'soon' is no duration: a number with ms, s, m, h or d",
+            "'soon' is not a duration: write a number with ms, s, m, h or d",
         ),
         (["send", "-t", "T", "x", "--delay", "1s", "--at", "now"], "name either --delay or --at"),
         (
             ["send", "-t", "T", "x", "--queue", "0", "--order-key", "k"],
             "name either --queue or --order-key",
         ),
-        (["send", "-t", "T", "x", "--at", "9" * 20], f"'{'9' * 20}' is no time from 1970 to 9999"),
-        (["tail", "-t", "T", "--from", "99999999999d"], "'99999999999d' is no time from 1970 to 9999"),
+        (["send", "-t", "T", "x", "--at", "9" * 20], f"'{'9' * 20}' is not a time from 1970 to 9999"),
+        (["tail", "-t", "T", "--from", "99999999999d"], "'99999999999d' is not a time from 1970 to 9999"),
         (["send", "-t", "T", "x", "--rows"], "name either a message, or lines of a file"),
         (["send", "-t", "T", "-f", "/nowhere"], "--file /nowhere: No such file or directory"),
         (

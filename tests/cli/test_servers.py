@@ -157,7 +157,7 @@ def test_a_broker_reads_apaches_file(up, tmp_path):
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=SECONDS_MAX)
         assert process.returncode == 0
-        assert "libra: broker.conf: noSuchName is not known here and has no effect" in err.splitlines()
+        assert "libra: broker.conf: noSuchName is unknown and has no effect" in err.splitlines()
     finally:
         end(process)
     # The broker has unregistered itself.

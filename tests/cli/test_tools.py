@@ -271,9 +271,9 @@ def test_a_time_may_lack_its_milliseconds():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["-s", "yesterday"], "'yesterday' is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS"),
+        (["-s", "yesterday"], "'yesterday' is not a time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS"),
         (["-s", "now", "-f", "perhaps"], "-f is true or false, not 'perhaps'"),
-        (["-s", "now", "-o", "3"], "an offset is one queue's: name the queue with -q"),
+        (["-s", "now", "-o", "3"], "an offset belongs to one queue: name the queue with -q"),
         (["-q", "1"], "name the target: -s TIME, or -q QUEUE -o OFFSET"),
     ],
 )

@@ -181,7 +181,7 @@ class _Progress:
         if self._current is not None and self.count:
             letter = self._current
             goes_on = (
-                f"{letter.message_id} is the next of those that you named, in the order of libra dlq list"
+                f"{letter.message_id} is the next one to send, in the order of libra dlq list"
                 if self._is_by_id
                 else f"libra dlq replay {self._arguments} --since {letter.message.store_timestamp_ms} goes on"
             )

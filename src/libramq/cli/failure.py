@@ -20,7 +20,7 @@ def failure_line(error: Exception) -> str | None:
     if isinstance(error, ExceptionGroup):
         return failure_line(error.exceptions[0])
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "no space left on the device that is written to; make room there, or write elsewhere"
+        return "no space left on the device; make room there, or write elsewhere"
     if isinstance(error, OSError) and error.strerror:
         named = f"{error.filename}: " if error.filename else ""
         if isinstance(error, FileExistsError | NotADirectoryError):

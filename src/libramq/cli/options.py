@@ -191,7 +191,7 @@ def timestamp_of(text: str) -> int:
         moment = datetime.strptime(seconds, "%Y-%m-%d#%H:%M:%S")
         return round(moment.timestamp() * 1_000) + int(milliseconds)
     except (ValueError, OverflowError):
-        raise ConfigError(f"{text!r} is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS") from None
+        raise ConfigError(f"{text!r} is not a time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS") from None
 
 
 #: The year 10000, the end of Python's dates; RocketMQ's timestamps go much further.
@@ -204,7 +204,7 @@ def duration_ms(text: str) -> int:
     """Parse a duration such as 500ms, 10s, 5m, 2h or 3d; return milliseconds."""
     found = _AGO.fullmatch(text)
     if found is None:
-        raise ConfigError(f"{text!r} is no duration: a number with ms, s, m, h or d, such as 10s")
+        raise ConfigError(f"{text!r} is not a duration: write a number with ms, s, m, h or d, such as 10s")
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
@@ -212,7 +212,7 @@ def moment_ms(text: str) -> int:
     """Parse a date and time, a time ago, or one of mqadmin's notations; return milliseconds since 1970."""
     at_ms = _any_moment_ms(text)
     if not 0 <= at_ms < MOMENT_MS_MAX:
-        raise ConfigError(f"{text!r} is no time from 1970 to 9999")
+        raise ConfigError(f"{text!r} is not a time from 1970 to 9999")
     return at_ms
 
 
@@ -229,8 +229,8 @@ def _any_moment_ms(text: str) -> int:
         return timestamp_of(text)
     except ConfigError:
         raise ConfigError(
-            f"{text!r} is no time: write 2026-05-01 or 2026-05-01T08:30 (in this machine's time zone, unless "
-            "one follows), 10m for ten minutes ago, or milliseconds since 1970"
+            f"{text!r} is not a time: write 2026-05-01 or 2026-05-01T08:30 (in this machine's time zone, "
+            "unless one follows), 10m for ten minutes ago, or milliseconds since 1970"
         ) from None
 
 

@@ -116,9 +116,9 @@ def _row(line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{line[:60].decode(errors='replace')!r} is no JSON: {error}") from None
+        raise ConfigError(f"{line[:60].decode(errors='replace')!r} is not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise ConfigError(f"{line[:60].decode(errors='replace')!r} is no JSON object with a body")
+        raise ConfigError(f"{line[:60].decode(errors='replace')!r} is not a JSON object with a body")
     return row
 
 
@@ -130,13 +130,13 @@ def _body(row: Mapping[str, Any]) -> bytes:
         raise ConfigError(f"bodyBase64 cannot be decoded: {error}") from None
     body = row.get("body")
     if body is None:
-        raise ConfigError("an object without body, or bodyBase64")
+        raise ConfigError("an object has neither body nor bodyBase64")
     return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
 
 
 def _texts(properties: object) -> dict[str, str]:
     if not isinstance(properties, dict) or not all(isinstance(each, str) for each in properties.values()):
-        raise ConfigError("properties is an object of texts")
+        raise ConfigError("properties must be an object with strings as values")
     return properties
 
 

@@ -68,7 +68,7 @@ def _require_kafka(seeds: Iterable[int]) -> None:
     except ModuleNotFoundError as missing:
         for seed in seeds:
             if draw_scenario(seed).kafka_groups:
-                what = f"seed {seed} has a group of Kafka's and needs {missing.name}"
+                what = f"seed {seed} has a Kafka group and needs {missing.name}"
                 raise ConfigError(f"{what}: pip install 'libramq[kafka]'") from None
 
 

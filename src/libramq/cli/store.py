@@ -94,7 +94,7 @@ def unbatch(
     if json:
         output.print_json(asdict(report))
         return
-    print(f"topics      {', '.join(report.topics) or 'none is left; some have messages'}")
+    print(f"topics      {', '.join(report.topics) or 'none; deleted ones have left batch queues'}")
     print(f"commit log  {report.read:,} records, {report.batches:,} of them batches; now {report.written:,}")
     print(f"result      copied to {to}; start LibraMQ's broker on it")
 
@@ -148,15 +148,13 @@ def _lines(report: "StoreReport") -> list[tuple[str, str]]:
             "next start",
             f"reads {report.recovered_record_count:,} records from {report.recovered_from:,} on, builds "
             f"{report.recovered_unit_count:,} units, removes {report.cut_unit_count:,}, cuts off "
-            f"{report.cut_bytes:,} bytes behind the log's end",
+            f"{report.cut_bytes:,} bytes after the log's end",
         ),
     ]
     lines += [("damage", _of_damage(damage)) for damage in report.damages]
     lines += [("damage", text) for text in queues.unreadable]
     if report.lost_bytes:
-        lost = (
-            f"the log begins at {report.log_start:,}; {report.lost_bytes:,} bytes of files before are missing"
-        )
+        lost = f"the log begins at {report.log_start:,}; {report.lost_bytes:,} bytes of earlier files are missing"
         lines.append(("damage", lost))
     if report.log_end < report.known_end:
         lost = f"the log ends at {report.log_end:,}, and was on the disk up to {report.known_end:,}"

@@ -264,7 +264,7 @@ async def reset_offset_by_time(
 ) -> Answer:
     """Move a group's offsets in a topic to the messages stored at a given time, or one queue to an offset."""
     if offset is not None and queue is None:
-        raise ConfigError("an offset is one queue's: name the queue with -q")
+        raise ConfigError("an offset belongs to one queue: name the queue with -q")
     if offset is None and timestamp is None:
         raise ConfigError("name the target: -s TIME, or -q QUEUE -o OFFSET")
     timestamp_ms = options.timestamp_of(timestamp or "now")

@@ -35,12 +35,12 @@ async def update_sub_group(
     target: Changed,
     enable: Annotated[str | None, _switch("-s", "consumeEnable", "It may consume:")] = None,
     from_min: Annotated[
-        str | None, _switch("-m", "consumeFromMinEnable", "It may begin at the oldest:")
+        str | None, _switch("-m", "consumeFromMinEnable", "It may begin at the oldest message:")
     ] = None,
     broadcast: Annotated[str | None, _switch("-d", "consumeBroadcastEnable", "It may broadcast:")] = None,
     orderly: Annotated[str | None, _switch("-o", "consumeMessageOrderly", "It consumes in order:")] = None,
     notify: Annotated[
-        str | None, _switch("-a", "notifyConsumerIdsChanged", "Notify members of others:")
+        str | None, _switch("-a", "notifyConsumerIdsChanged", "Notify members when others come or go:")
     ] = None,
     retry_queues: Annotated[
         int | None, Option("-q", "--retryQueueNums", min=0, help="Queues of its retry topic.")
@@ -49,11 +49,13 @@ async def update_sub_group(
         int | None, Option("-r", "--retryMaxTimes", min=-1, help="Attempts before a dead letter.")
     ] = None,
     broker_id: Annotated[
-        int | None, Option("-i", "--brokerId", min=0, help="The broker id that it reads from.")
+        int | None, Option("-i", "--brokerId", min=0, help="The broker id to read from.")
     ] = None,
     slow_id: Annotated[
         int | None,
-        Option("-w", "--whichBrokerWhenConsumeSlowly", min=0, help="The id that it reads from if slow."),
+        Option(
+            "-w", "--whichBrokerWhenConsumeSlowly", min=0, help="The broker id to read from if it is slow."
+        ),
     ] = None,
 ) -> Answer:
     """Create a consumer group, or change the named settings; mqadmin resets the others."""
@@ -110,14 +112,14 @@ async def set_consume_mode(
     group: options.Group,
     mode: Annotated[str, Option("-m", "--mode", help="PULL or POP.")],
     share: Annotated[
-        int, Option("-q", "--popShareQueueNum", help="With how many more members a queue is shared.")
+        int, Option("-q", "--popShareQueueNum", help="Number of further members that share a queue.")
     ] = 0,
     admin: Operator,
     target: Changed,
 ) -> Answer:
     """Make members with server-side assignment pull or pop a topic."""
     if mode not in ("PULL", "POP"):
-        raise ConfigError(f"the mode {mode!r} is none; use PULL or POP")
+        raise ConfigError(f"{mode!r} is not a mode; use PULL or POP")
     call = calls.set_consume_mode(topic, group, mode, share)
     brokers = list(await admin.ask_targets(call, target))
     value = {"topic": topic, "group": group, "mode": mode, "popShareQueueNum": share, "brokers": brokers}
@@ -131,7 +133,7 @@ async def clone_group_offset(
     destination: Annotated[str, Option("-d", "--destGroup", help="The group that gets them.")],
     topic: options.Topic,
     offline: Annotated[
-        str, Option("-o", "--offline", help="true: whatever the source's members subscribe to.")
+        str, Option("-o", "--offline", help="true: ignore the subscriptions of the source's members.")
     ] = "false",
     admin: Operator,
 ) -> Answer:
@@ -174,7 +176,9 @@ async def consumer_status(
     broker: Annotated[
         str | None, Option("-b", "--brokerAddr", help="Only members of this broker, host:port.")
     ] = None,
-    threads: Annotated[bool, Option("-s", "--jstack", help="With -i: also what its threads do.")] = False,
+    threads: Annotated[
+        bool, Option("-s", "--jstack", help="With -i: also the stacks of its threads.")
+    ] = False,
     admin: Operator,
 ) -> Answer:
     """Show the settings, subscriptions and queues of a group's members, as they report them."""

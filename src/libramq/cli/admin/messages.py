@@ -128,7 +128,7 @@ async def query_msg_trace_by_id(
     found = [row for message in reversed(traces) for row in lookup.trace_rows(message, message_id)]
     if not found:
         raise ConfigError(
-            f"no trace of {message_id} in {topic}: only clients with traces switched on write any"
+            f"no trace of {message_id} in {topic}: only clients with tracing enabled write traces"
         )
     return rows(found, "type, group, clientHost: client host, atTimestamp: time, costMs: ms, status")
 
@@ -144,11 +144,9 @@ async def _show_or_push(
     from libramq.transport.address import join_address
 
     if not found:
-        raise ConfigError(
-            f"no message {message_id} in this topic; check both, and that it is not deleted yet"
-        )
+        raise ConfigError(f"no message {message_id} in this topic; check both; it may have been deleted")
     if (group is None) != (client_id is None):
-        raise ConfigError("name both the group (-g) and its member (-d) that is to process the message")
+        raise ConfigError("name both the group (-g) and its member (-d) that should process the message")
     if group is None or client_id is None:
         yield _messages(found)
         return
@@ -235,9 +233,9 @@ def consume_message(
 ) -> Iterator[Answer]:
     """Print messages of a topic or of one queue, without consuming them."""
     if (broker is None) != (queue_id is None):
-        raise ConfigError("a queue is a broker's: name both -b BROKER and -i QUEUE, or neither")
+        raise ConfigError("a queue belongs to a broker: name both -b BROKER and -i QUEUE, or neither")
     if offset is not None and queue_id is None:
-        raise ConfigError("an offset is one queue's: name the queue with -b and -i")
+        raise ConfigError("an offset belongs to one queue: name the queue with -b and -i")
     servers = options.name_servers(namesrv)
     found = messages_of(
         servers, topic, broker, queue_id, begin=begin, end=end, first=offset or 0, count=count

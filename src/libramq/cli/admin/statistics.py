@@ -133,7 +133,7 @@ async def ha_status(*, broker: _Broker, admin: Operator) -> Answer:
     """Show how far the slaves of a master are behind it."""
     status = plain(await admin.ask(broker, calls.HA_STATUS))
     values = {name: value for name, value in status.items() if name != "haConnectionInfo"}
-    headings = "addr: slave, slaveAckOffset: has up to, diff: lacks, inSync: in sync"
+    headings = "addr: slave, slaveAckOffset: has up to, diff: behind, inSync: in sync"
     return Answer(status, values, Table(status["haConnectionInfo"], headings))
 
 

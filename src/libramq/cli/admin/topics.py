@@ -61,7 +61,7 @@ async def update_order_conf(
         what, value = "delete", None
         await admin.ask_name_servers(calls.delete_value(operator.ORDER, topic))
     else:
-        raise ConfigError(f"the method {method!r} is none; use get, put or delete")
+        raise ConfigError(f"{method!r} is not a method; use get, put or delete")
     text = f"{what} orderConf success. topic=[{topic}]" + (f", orderConf=[{value}]" if value else "")
     return Answer({"topic": topic, "orderConf": value}, text)
 

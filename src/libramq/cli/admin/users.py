@@ -38,11 +38,15 @@ Resources = Annotated[
     str, Option("-r", "--resources", help="As in Topic:orders,Group:bill*,Cluster:*; separated by commas.")
 ]
 Actions = Annotated[
-    str, Option("-a", "--actions", help="Pub, Sub, Create, Update, Delete, Get, List or All, with commas.")
+    str,
+    Option(
+        "-a", "--actions", help="Pub, Sub, Create, Update, Delete, Get, List or All; separated by commas."
+    ),
 ]
 Decided = Annotated[str, Option("-d", "--decision", help="Allow or Deny.")]
 Sources = Annotated[
-    str | None, Option("-i", "--sourceIp", help="Only from these addresses and networks; with commas.")
+    str | None,
+    Option("-i", "--sourceIp", help="Only from these addresses and networks, separated by commas."),
 ]
 
 POLICIES = "subject, policyType, resource, actions, sourceIps, decision"

@@ -71,7 +71,7 @@ class BrokerChildren:
         if not self._processes:
             return []
         named = ", ".join(f"{name} {child.pid}" for name, child in self._processes.items())
-        what = "stays away (--keep-going)" if self._keep_going else "is started again"
+        what = "is not restarted (--keep-going)" if self._keep_going else "is restarted"
         return [f"Processes: {named}; one that ends {what}"]
 
     async def supervise(self) -> BrokerEnded:
@@ -92,7 +92,7 @@ class BrokerChildren:
             how = _status(await self._processes[name].wait())
             await asyncio.sleep(RESTART_SECONDS)
             if self._keep_going:
-                _report(f"{name} has ended ({how}), and stays away; the others continue")
+                _report(f"{name} has ended ({how}), and is not restarted; the others continue")
                 await asyncio.Event().wait()
             ends.append(time.monotonic())
             if len(ends) == ENDS_MAX and ends[-1] - ends[0] < ENDS_SECONDS:
@@ -100,11 +100,11 @@ class BrokerChildren:
                     f"{name} ended {ENDS_MAX} times within {ENDS_SECONDS} s, the last time with {how}, "
                     "so the others are stopped too"
                 )
-            _report(f"{name} has ended ({how}), and is started again")
+            _report(f"{name} has ended ({how}), and is restarted")
             try:
                 await self._start(config)
             except BrokerEnded as error:
-                return BrokerEnded(f"{error}; it could not be started again, so the others are stopped too")
+                return BrokerEnded(f"{error}; it could not be restarted, so the others are stopped too")
             _report(f"{name} serves again, as process {self._processes[name].pid}")
 
     async def _start(self, config: BrokerConfig) -> None:
@@ -142,7 +142,7 @@ async def _stop(child: asyncio.subprocess.Process) -> str | None:
             child.kill()
         await child.wait()
         return f"did not stop within {STOP_SECONDS} s and was killed"
-    return f"did not stop well ({_status(code)})" if code else None
+    return f"did not stop cleanly ({_status(code)})" if code else None
 
 
 def _status(code: int) -> str:

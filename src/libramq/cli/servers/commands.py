@@ -152,7 +152,7 @@ def _secured(data: Path, addresses: Collection[str], properties: dict[str, str])
     secured = SecureDirectory(data, {*addresses, *_OWN_NAMES} - set(_WILDCARDS))
     for name, text in secured.properties().items():
         if name in properties:
-            raise ConfigError(f"--set {name}: --secure decides it; leave one of them out")
+            raise ConfigError(f"--set {name}: --secure sets it; leave one of them out")
         properties[name] = text
     return secured
 
@@ -216,7 +216,7 @@ def _properties(files: Sequence[Path], settings: Sequence[str]) -> dict[str, str
         for name in options:
             if name in _OF_UP:
                 raise ConfigError(
-                    f"{where} {name}: libra up decides it by its other options; start libra broker"
+                    f"{where} {name}: libra up sets it by its other options; use libra broker instead"
                 )
         properties |= options
         try:
@@ -427,7 +427,7 @@ def _operator(properties: Mapping[str, str]) -> UserInfo | None:
     is_enabled = properties.get("authenticationEnabled", "").lower() == "true"
     if is_enabled and operator is None:
         raise ConfigError(
-            f"authenticationEnabled=true needs {INITIAL_USER_OPTION}, who alone may change the name server"
+            f"authenticationEnabled=true needs {INITIAL_USER_OPTION}: only this user may change the name server"
         )
     if operator is not None and not is_enabled:
         raise ConfigError(f"{INITIAL_USER_OPTION} has no effect without authenticationEnabled=true; set both")
@@ -451,4 +451,4 @@ def _warn_of_readers(files: Sequence[Path]) -> None:
 def _report_unknown(files: Sequence[Path], names: Sequence[str], options: type) -> None:
     for name in names:
         more = advice(name, options)
-        print(f"libra: {_joined(files)}: {name} is not known here and has no effect{more}", file=sys.stderr)
+        print(f"libra: {_joined(files)}: {name} is unknown and has no effect{more}", file=sys.stderr)

@@ -114,7 +114,7 @@ class SecureDirectory:
         except (OSError, ValueError, AssertionError) as error:
             raise ConfigError(
                 f"{self._ca_file} or {self._ca_key_file.name} cannot be used ({error or 'not its kind'});"
-                f" remove both to have them made again, and give clients the new {self._ca_file.name}"
+                f" remove both to create new ones, and give clients the new {self._ca_file.name}"
             ) from None
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "LibraMQ")])
@@ -138,7 +138,7 @@ def _require_own(path: Path, *, others: int) -> None:
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
         raise ConfigError(
-            f"--secure: {path} must be yours alone and no link (mode {stat.S_IMODE(found.st_mode):04o});"
+            f"--secure: {path} must be yours alone and not a link (mode {stat.S_IMODE(found.st_mode):04o});"
             " chown and chmod it, or name another directory with --data"
         )
 
