@@ -25,7 +25,7 @@ that was probably meant, or the missing extra.
     │       └── BodyDamaged         a message's body does not match its checksum
     └── RemoteError                 a request to another process did not succeed
         ├── ConnectFailed           nothing accepts connections at the address
-        ├── ConnectionLost          the connection ended before the answer came
+        ├── ConnectionLost          the connection ended before the answer arrived
         ├── RequestTimeout          no answer within the time allowed
         ├── NameServerUnavailable   none of the name servers answered
         ├── RouteNotFound           the name server knows no broker for the topic

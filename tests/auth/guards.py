@@ -49,5 +49,5 @@ class Users:
 
     def by_password(self, connection: Connection, name: str, password: str) -> Principal:
         if self._passwords.get(name) != password:
-            raise NoPermission(ResponseCode.NO_PERMISSION, "no such user, or another password")
+            raise NoPermission(ResponseCode.NO_PERMISSION, "unknown user or wrong password")
         return Principal(name)

@@ -153,7 +153,7 @@ def test_a_password_signs_a_connection_in():
     server = Server()
     assert server.access.by_password(server.peer, "alice", "secret") == Principal("alice")
     for name, password in (("alice", "guessed"), ("eve", ""), ("eve", "secret")):
-        with pytest.raises(NoPermission, match="no such user, or another password"):
+        with pytest.raises(NoPermission, match="unknown user or wrong password"):
             server.access.by_password(server.peer, name, password)
 
 

@@ -76,7 +76,7 @@ def test_messages_for_a_deleted_topic_are_not_for_the_next_one_of_its_name(
     talk.send(peer, "T", queue_id=0, body=b"new", properties=properties)
     wait(talk)
     assert bodies(talk, 0) == [b"new"]
-    assert caplog.text.count("a topic that was deleted; dropped") == 1
+    assert caplog.text.count("delayed messages for a deleted topic were dropped") == 1
     assert dropped(talk) == "2"
 
 
@@ -97,7 +97,7 @@ def test_a_half_message_of_a_deleted_topic_is_not_committed_into_the_next_one(
     for _ in range(2):
         assert end(talk, peer, old).code == C.SUCCESS
     assert talk.messages("T", 2) == []
-    assert caplog.text.count("a topic that was deleted; dropped") == 1
+    assert caplog.text.count("delayed messages for a deleted topic were dropped") == 1
     assert dropped(talk) == "1"
     if is_made_again:
         assert end(talk, peer, prepare(talk, peer, b"new")).code == C.SUCCESS
@@ -186,7 +186,7 @@ def test_messages_for_an_unknown_topic_are_reported_and_read_once_it_is_known(
     (tmp_path / "config" / "topics.json.bak").unlink(missing_ok=True)
     talk = Conversation(tmp_path, clock=talk.clock)
     wait(talk)
-    assert caplog.text.count("messages that waited are for a topic that is gone") == 1
+    assert caplog.text.count("delayed messages are for an unknown topic") == 1
     talk.create_topic("T", 1)
     assert bodies(talk, 0) == [b"hello", b"hello"]
     assert talk.pull(peer).code == C.SUCCESS

@@ -54,7 +54,7 @@ def test_the_rest_of_a_secret_in_two_lines_is_not_shown(rest: str, tmp_path, mon
     file.write_text(f"accessKey=bob\nsecretKey=cGFydDEt\n{rest}\n")
     file.chmod(0o600)
     monkeypatch.setenv(VARIABLE, str(file))
-    with pytest.raises(ConfigError, match=r"a line has no value, .* in one line, as secretKey=") as raised:
+    with pytest.raises(ConfigError, match=r"a line has no value, .* on one line, as secretKey=") as raised:
         environment_access()
     assert "cGFydD" not in str(raised.value)
 

@@ -61,7 +61,7 @@ def endless(certificates: Certificates) -> None:
 
 SPOIL: dict[str, tuple[Callable[[Certificates], object], str]] = {
     "missing": (lambda c: c.certificate.unlink(), r"certPath=.*server\.pem cannot be read: No such file"),
-    "a device": (endless, r"certPath=.*server\.pem is no file"),
+    "a device": (endless, r"certPath=.*server\.pem is not a file"),
     "large": (
         lambda c: c.certificate.write_bytes(b"-" * (FILE_BYTES_MAX + 1)),
         r"more than \d+ bytes; is it",
@@ -77,7 +77,7 @@ SPOIL: dict[str, tuple[Callable[[Certificates], object], str]] = {
     ),
     "mismatch": (
         lambda c: c.write_key(trustme.CA().issue_cert("x").private_key_pem.bytes()),
-        r"keyPath=.* is not the key of tls\.server\.certPath=.*; name the one",
+        r"keyPath=.* is not the key of tls\.server\.certPath=.*; name the key",
     ),
     "readable": (lambda c: c.key.chmod(0o640), r"keyPath=.* can be read by others \(mode 0640\); chmod 600"),
     "encrypted": (
@@ -165,10 +165,10 @@ def test_an_expiry_is_announced_a_month_before_and_every_day(
             },
             r"auth=require: plain connections, which .* show none; set tls",
         ),
-        ({"tls.test.mode.enable": "true"}, r"nobody could check"),
+        ({"tls.test.mode.enable": "true"}, r"clients cannot verify"),
         ({"tls.enable": "yes"}, r"tls\.enable=yes; true or false"),
         ({"tls.enable": "true", "tls.verify": "no"}, r"tls\.client: TLS: verify='no'"),
-        ({"tls.server.keypassword": "hush"}, r"tls\.server\.keypassword: there is no such option of TLS"),
+        ({"tls.server.keypassword": "hush"}, r"tls\.server\.keypassword: there is no such TLS option"),
         ({"tls.config.file": "/no/file"}, r"cannot read /no/file: No such file"),
     ],
 )
@@ -202,7 +202,9 @@ def test_apaches_file_of_options_is_read_and_has_precedence(
     monkeypatch.setattr(tls_options_module, "DEFAULT_FILE", file)
     assert tls_options(own).server_cert_path == "/opt/certFiles/server.pem"
     file.write_text("tls.server.keypath=x")
-    with pytest.raises(ConfigError, match=r"tls\.properties: tls\.server\.keypath: there is no such option"):
+    with pytest.raises(
+        ConfigError, match=r"tls\.properties: tls\.server\.keypath: there is no such TLS option"
+    ):
         tls_options({"tls.config.file": str(file)})
 
 

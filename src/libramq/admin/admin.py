@@ -103,7 +103,7 @@ class Admin(AsyncClient):
     async def start(self) -> None:
         """Start; connections are made when they are needed."""
         if self._remotes is not None:
-            raise InvalidState("this admin runs already")
+            raise InvalidState("this admin is running already")
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         randomness = self._random or random.Random()  # Made late: forked children would share its state.
@@ -331,7 +331,7 @@ class Admin(AsyncClient):
 
     def _running(self) -> AsyncioRemotes:
         if self._remotes is None:
-            raise InvalidState("this admin does not run; use `async with` or await start()")
+            raise InvalidState("this admin is not running; use `async with` or await start()")
         self._remotes.require_loop("admin")
         return self._remotes
 
@@ -389,7 +389,7 @@ class Admin(AsyncClient):
         route = await self._found_group(group, unknown)
         if route.lb_absent_brokers and route.lb_absent_brokers != self._absent.get(group):
             log.warning(
-                "brokers that had a group are away, and what they know of it is missing",
+                "brokers that had a group are away, and their part of it is missing",
                 group=group,
                 brokers=route.lb_absent_brokers,
             )

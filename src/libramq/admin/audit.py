@@ -57,7 +57,7 @@ def file_events(
     except OSError as failed:
         raise ConfigError(f"{path} cannot be read: {failed.strerror}") from None
     if not any(each.exists() for each in files):
-        raise ConfigError(f"there is no {path}; a name server's audit is in the file that auditPath names")
+        raise ConfigError(f"there is no {path}; a name server writes its audit to auditPath")
     return sorted(_wanted(lines, kind, user), key=lambda event: event.at_ms)[-last:]
 
 

@@ -272,4 +272,4 @@ class Operator(Admin):
 def check_permission(perm: int) -> None:
     """Raise ConfigError for a permission that does not exist."""
     if perm not in PERMISSIONS:
-        raise ConfigError(f"the permission {perm} is none; 2 is write, 4 read, 6 both")
+        raise ConfigError(f"{perm} is not a permission; 2 is write, 4 read, 6 both")

@@ -92,7 +92,7 @@ class AccessControl:
         secrets = user.secrets if user is not None else (b"",)
         matching = [secret for secret in secrets if hmac.compare_digest(encoded, secret)]
         if user is None or not matching or not user.is_enabled:
-            raise refused("no such user, or another password")
+            raise refused("unknown user or wrong password")
         return self.signed_in(connection, user, matching[0])
 
     def enabled_user(self, name: str) -> User | None:

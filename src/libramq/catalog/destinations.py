@@ -41,9 +41,7 @@ class Destinations:
         """Count and log dropped messages for deleted topics. counts: by topic."""
         for topic, count in counts.items():
             self.dropped += count
-            log.warning(
-                "messages that waited are for a topic that was deleted; dropped", topic=topic, count=count
-            )
+            log.warning("delayed messages for a deleted topic were dropped", topic=topic, count=count)
 
     def queue_for(self, topic: str, queue_id: int) -> int:
         """Return the queue for a message that was sent to this queue; log it if the topic is gone."""
@@ -62,6 +60,4 @@ class Destinations:
         if len(self._reported) >= REPORTED_MAX:
             self._reported.clear()
         self._reported.add(topic)
-        log.warning(
-            "messages that waited are for a topic that is gone; they are read once it exists", topic=topic
-        )
+        log.warning("delayed messages are for an unknown topic; they can be read once it exists", topic=topic)

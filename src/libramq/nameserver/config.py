@@ -31,7 +31,7 @@ class NameServerConfig:
         "authenticationEnabled",
         False,
         "Requests that change the name server (KV configuration, write permission, options, topics) must be "
-        "signed by the user of `initAuthenticationUser`. Routes are answered to anyone.",
+        "signed by the user of `initAuthenticationUser`. Routes are public.",
         changes=False,
     )
     max_connections: int = _option(  # LibraMQ's own, as is the next one.
@@ -56,7 +56,7 @@ class NameServerConfig:
     audit_path: str = _option(  # Ours alone.
         "auditPath",
         "",
-        "With `authenticationEnabled`: the file of the [audit](security.md#audit); without one it is in the "
+        "With `authenticationEnabled`: the file of the [audit](security.md#audit); without one it goes to the "
         "log.",
         changes=False,
     )

@@ -54,7 +54,7 @@ class Access:
 
     def lost(self, address: str, *, is_silent: bool, reason: str = "") -> str:
         """Return the error message for a lost connection. is_silent: nothing was ever received on it."""
-        text = f"the connection to {address} ended before the answer came"
+        text = f"the connection to {address} ended before the answer arrived"
         text += f": {reason}" if reason else ""
         if not is_silent:
             return text
@@ -103,8 +103,8 @@ def environment_properties() -> dict[str, str]:
     # Never quote such a line: it may be the second half of a secret that was wrapped.
     if any(name not in NAMES and not value.strip("=") for name, value in found.items()):
         raise ConfigError(
-            f"{VARIABLE}={file}: a line has no value, and no name of these: {', '.join(NAMES)}; "
-            f"write a secret in one line, as {SECRET_KEY}=…"
+            f"{VARIABLE}={file}: a line has no value, and its name is none of: {', '.join(NAMES)}; "
+            f"write a secret on one line, as {SECRET_KEY}=…"
         )
     is_secret = SECRET_KEY in found or KEY_PASSWORD in found
     if is_secret and file not in _warned_of and _is_public(file):

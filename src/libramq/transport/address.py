@@ -92,7 +92,7 @@ def check_announced(address: str, option: str, *, is_name_allowed: bool = False)
         raise ConfigError(f"{option} {address!r} is not an IP address; records hold it") from None
     if any(ip.version == network.version and ip in network for network in _UNREACHABLE):
         raise ConfigError(
-            f"{option} {address}: no client can connect to such an address; name the one at which clients "
+            f"{option} {address}: no client can connect to such an address; name the one by which clients "
             "reach this machine, and listen where you like"
         )
 

@@ -175,7 +175,7 @@ class SocketDialer:
             )
         except OSError as error:
             reason = None if self._tls is None else handshake_failure(address, error)
-            reason = reason or f"cannot connect to {address} (does it run there?): {error.strerror or error}"
+            reason = reason or f"cannot connect to {address} (is it running?): {error.strerror or error}"
             dialed.refused(ConnectFailed(reason))
         except Exception as error:  # Resolvers and TLS may raise anything; the caller must get it.
             dialed.refused(ConnectFailed(f"cannot connect to {address}: {error}"))

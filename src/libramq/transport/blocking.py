@@ -40,7 +40,7 @@ class BlockingRemote:
             self._socket = socket.create_connection((host, port), timeout=connect_timeout_ms / 1000)
         except OSError as error:
             reason = error.strerror or error
-            raise ConnectFailed(f"cannot connect to {address} (does it run there?): {reason}") from None
+            raise ConnectFailed(f"cannot connect to {address} (is it running?): {reason}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if access.tls is not None:
             try:

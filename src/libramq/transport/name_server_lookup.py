@@ -60,7 +60,7 @@ def _page_in_time(url: str) -> bytes | str:
     try:
         return pages.get(timeout=PAGE_SECONDS_MAX)
     except Empty:
-        return f"the page is not whole after {PAGE_SECONDS_MAX:.0f} s"
+        return f"the page is incomplete after {PAGE_SECONDS_MAX:.0f} s"
 
 
 def _page_or_reason(url: str) -> bytes | str:
@@ -83,7 +83,7 @@ def _page(url: str) -> bytes:
             if len(data) > PAGE_BYTES_MAX:
                 raise ValueError(f"the page has more than {PAGE_BYTES_MAX} bytes")
             if time.monotonic() > ends_at:
-                raise TimeoutError("the page came too slowly")
+                raise TimeoutError("the page arrived too slowly")
         if page.length:
             raise ValueError(f"the page ends {page.length} bytes early")
     return data
@@ -153,6 +153,6 @@ class NameServerLookup(AddressList):
                 log.info("the name servers changed", url=self.url, name_servers=";".join(addresses))
             self._addresses = addresses
         except NameServerUnavailable as error:
-            log.warning("the name servers of before are used", reason=str(error))
+            log.warning("the previous name servers stay in use", reason=str(error))
         finally:
             self._looking.release()

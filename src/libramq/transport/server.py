@@ -549,7 +549,7 @@ class Server:
                 connection.unread_since_ms(now_ms),
             )
             if closing_since_ms is not None and now_ms - closing_since_ms >= CLOSING_MS_MAX:
-                connection.abort("the peer does not read what was written before the end")
+                connection.abort("the peer does not read the data written before the end")
             elif unread_since_ms is not None and now_ms - unread_since_ms >= WRITE_MS_MAX:
                 refused[Limit.WRITE] += 1
                 connection.abort(f"the peer has read nothing of its answers for {WRITE_MS_MAX} ms")

@@ -161,7 +161,7 @@ def check_private(what: str, path: str) -> None:
 def _read(what: str, path: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # A pipe would block, a device never end.
-            raise ConfigError(f"{what} is no file")
+            raise ConfigError(f"{what} is not a file")
         with open(path, "rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
@@ -182,7 +182,7 @@ def _certificates(what: str, path: str) -> str:
 def _unfit(error: ssl.SSLError, certificate: str, key: str, *, is_encrypted: bool) -> str:
     reason = reason_of(error)
     if "mismatch" in reason:
-        return f"{key} is not the key of {certificate}; name the one with which the certificate was made"
+        return f"{key} is not the key of {certificate}; name the key with which the certificate was made"
     if is_encrypted:  # Apache's guide uses PBE-SHA1-RC4-128, which OpenSSL 3 cannot read.
         return (
             f"{key} is encrypted, and tls.server.keyPassword is not its password, or OpenSSL does not read "

@@ -107,7 +107,7 @@ class RenewedContext:
                 self._context = self._load()
             except ConfigError as error:
                 log.error(
-                    "changed TLS files are not used, what was read before stays",
+                    "changed TLS files are not used, the previous ones stay in use",
                     of=self._what,
                     reason=str(error),
                 )

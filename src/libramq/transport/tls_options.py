@@ -107,7 +107,7 @@ class TlsOptions:
             )
         if self.test_mode_enable:
             raise ConfigError(
-                "tls.test.mode.enable=true: nobody could check a certificate that a server makes for itself; "
+                "tls.test.mode.enable=true: clients cannot verify a certificate that a server makes for itself; "
                 "remove it, and name one in tls.server.certPath"
             )
         if self.server_key_path and not self.server_cert_path:
@@ -116,7 +116,7 @@ class TlsOptions:
             raise ConfigError(f"tls.server.mode={self.mode} needs a certificate; set tls.server.certPath")
         if self.wants_client_certificates and not self.server_trust_cert_path:
             raise ConfigError(
-                f"tls.server.need.client.auth={self.need_client_auth}: a certificate that is not checked "
+                f"tls.server.need.client.auth={self.need_client_auth}: a certificate that is not verified "
                 "proves nothing; name its authorities in tls.server.trustCertPath"
             )
         if self.wants_client_certificates and self.mode == "disabled":
@@ -184,7 +184,7 @@ def _known(properties: Mapping[str, str]) -> Mapping[str, str]:
     """Return the properties; raises ConfigError for an unknown name."""
     for name in properties:
         if name not in OPTIONS:  # The value is not shown: it may be a secret.
-            raise ConfigError(f"{name}: there is no such option of TLS; there are: {', '.join(OPTIONS)}")
+            raise ConfigError(f"{name}: there is no such TLS option; there are: {', '.join(OPTIONS)}")
     return properties
 
 

@@ -59,7 +59,7 @@ class CreationOnUse:
     def refused(self, name: str, connection: Connection) -> None:
         """Log an invalid topic name: some clients hide the refusal from their programs."""
         self._warn(
-            "a client of Kafka's asks for a topic whose name is invalid",
+            "a Kafka client requests a topic with an invalid name",
             topic=name[:NAMED_CHARACTERS_MAX],
             client=connection.address,
             remedy="use letters, digits, _ and -: RocketMQ's names have no dots",

@@ -332,8 +332,8 @@ class TopicRequests:
         if not present < count <= QUEUES_MAX:
             raise Refused(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {wanted.name} has {present} partitions and gets more only, at most"
-                f" {QUEUES_MAX}; {count} were asked for",
+                f"topic {wanted.name} has {present} partitions; the number can only grow, to at most"
+                f" {QUEUES_MAX}; {count} were requested",
             )
 
     @serves(wire.AlterConfigsRequest)

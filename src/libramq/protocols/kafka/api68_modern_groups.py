@@ -161,7 +161,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         if code is not None:
             return code, None
         if self._all.has_foreign_members(name):
-            remark: str | None = f"RocketMQ's members are in the group {name}"
+            remark: str | None = f"the group {name} has members of RocketMQ's protocol"
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, remark
         if self._all.classic.get(name) is not None:
             return ErrorCode.GROUP_ID_NOT_FOUND, f"the group {name} has members of the classic protocol"
@@ -184,7 +184,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         except TooManyPatterns:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # Clients retry.
         except InvalidPattern as invalid:
-            return ErrorCode.INVALID_REGULAR_EXPRESSION, f"{invalid} (patterns are RE2's)"
+            return ErrorCode.INVALID_REGULAR_EXPRESSION, f"{invalid} (patterns use RE2's syntax)"
         return None, None
 
     def _uses(self, name: str, pattern: str) -> bool:
@@ -370,22 +370,22 @@ def _what_is_invalid(request: wire.ConsumerGroupHeartbeatRequest, version: int) 
     if any(len(each or "") > NAME_CHARACTERS_MAX for each in ids):
         return f"ids of members and racks have at most {NAME_CHARACTERS_MAX} characters"
     if any(has_controls(each or "") for each in ids):
-        return "ids of members and racks have no control characters"
+        return "ids of members and racks must not contain control characters"
     topics = request.subscribed_topic_names or ()
     if len(topics) > TOPICS_MAX or any(len(each) > NAME_CHARACTERS_MAX for each in topics):
         return f"a member subscribes to {TOPICS_MAX} topics of {NAME_CHARACTERS_MAX} characters at most"
     if request.instance_id == "" or request.rack_id == "":
-        return "instance and rack ids are not empty"
+        return "instance and rack ids must not be empty"
     if not request.member_id and (epoch != JOINS or version > 0):
         return "a member needs an id"
     if epoch == JOINS:
         if request.rebalance_timeout_ms < 0:
-            return "a join names a rebalance timeout"
+            return "a join needs a rebalance timeout"
         if request.topic_partitions:
-            return "a member joins without partitions"
-        return None if _names_topics(request) else "a join names topics"
+            return "a member must join without partitions"
+        return None if _names_topics(request) else "a join needs topics"
     if epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
-        return "only a static member leaves for a while"
+        return "only a static member may leave for a while"
     return f"there is no member epoch {epoch}" if epoch < min(LEAVES, LEAVES_FOR_A_WHILE) else None
 
 

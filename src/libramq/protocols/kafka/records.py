@@ -149,7 +149,7 @@ def _unwrapped(record: bytes, head: RecordHead) -> list[bytes]:
     try:
         messages = unwrap(record, head)
         if len(messages) != message_count(head):
-            raise StoreCorrupt(f"{len(messages)} messages, and it announces {message_count(head)}")
+            raise StoreCorrupt(f"{len(messages)} messages, but the header announces {message_count(head)}")
     except LibraError as error:
         log.error("a batch cannot be read", offset=head.physical_offset, reason=str(error))
         return []

@@ -123,7 +123,7 @@ class TopicPatterns:
     def _gone_through(self, used: _Used, found: Any) -> None:
         used.is_running = False
         if isinstance(found, Exception):
-            log.error("a pattern of topics failed", pattern=used.pattern.pattern, exc_info=found)
+            log.error("a topic pattern failed", pattern=used.pattern.pattern, exc_info=found)
             return
         topics = frozenset(found[:TOPICS_MAX])
         if topics != used.topics:
