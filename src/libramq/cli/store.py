@@ -154,7 +154,7 @@ def _lines(report: "StoreReport") -> list[tuple[str, str]]:
     lines += [("damage", _of_damage(damage)) for damage in report.damages]
     lines += [("damage", text) for text in queues.unreadable]
     if report.lost_bytes:
-        lost = f"the log begins at {report.log_start:,}; {report.lost_bytes:,} bytes of earlier files are missing"
+        lost = f"the log begins at {report.log_start:,}; {report.lost_bytes:,} earlier bytes are missing"
         lines.append(("damage", lost))
     if report.log_end < report.known_end:
         lost = f"the log ends at {report.log_end:,}, and was on the disk up to {report.known_end:,}"

@@ -56,8 +56,8 @@ class NameServerConfig:
     audit_path: str = _option(  # Ours alone.
         "auditPath",
         "",
-        "With `authenticationEnabled`: the file of the [audit](security.md#audit); without one it goes to the "
-        "log.",
+        "With `authenticationEnabled`: the file of the [audit](security.md#audit). Without one it goes to "
+        "the log.",
         changes=False,
     )
     order_message_enable: bool = _option(

@@ -107,7 +107,7 @@ class TlsOptions:
             )
         if self.test_mode_enable:
             raise ConfigError(
-                "tls.test.mode.enable=true: clients cannot verify a certificate that a server makes for itself; "
+                "tls.test.mode.enable=true: clients cannot verify a self-made certificate; "
                 "remove it, and name one in tls.server.certPath"
             )
         if self.server_key_path and not self.server_cert_path:

@@ -427,7 +427,8 @@ def _operator(properties: Mapping[str, str]) -> UserInfo | None:
     is_enabled = properties.get("authenticationEnabled", "").lower() == "true"
     if is_enabled and operator is None:
         raise ConfigError(
-            f"authenticationEnabled=true needs {INITIAL_USER_OPTION}: only this user may change the name server"
+            f"authenticationEnabled=true needs {INITIAL_USER_OPTION}: only that user may change "
+            "the name server"
         )
     if operator is not None and not is_enabled:
         raise ConfigError(f"{INITIAL_USER_OPTION} has no effect without authenticationEnabled=true; set both")
