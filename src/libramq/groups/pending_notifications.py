@@ -20,6 +20,7 @@ import msgspec
 from libramq.clock import MonotonicMs
 from libramq.message.message import MessageExt
 
+#: The shell's handle of a connection.
 P = TypeVar("P", bound=Hashable)
 
 #: RebalanceService.minInterval: a client that is notified sooner only waits.
@@ -31,9 +32,6 @@ NOTIFIED_AT_ONCE_MAX: Final = 50
 PENDING_MS_MAX: Final = 60_000
 #: Ours: the fetches of one round follow each other at once; rounds are at least a second apart.
 ROUND_GAP_MS: Final = 200
-
-
-#: The shell's handle of a connection.
 
 
 @dataclass(frozen=True, slots=True)

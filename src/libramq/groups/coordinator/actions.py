@@ -208,7 +208,7 @@ def _expel(group: Group, member: Member, reason: Reason, who: str, now_ms: Monot
         group.conclude(now_ms)
 
 
-# What members report.
+# Reports of members.
 
 
 def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, now_ms: MonotonicMs) -> bool:
