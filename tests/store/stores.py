@@ -128,7 +128,7 @@ def remove_old_files(store: MessageStore, count_max: int = 10) -> int:
 
 
 def plan_flush(store: MessageStore, now_ms: int, *, thorough: bool = False) -> FlushPlan | None:
-    """Return what is due of the log and the queues together, as if one thread did all flushes."""
+    """Return the due flushes of the log and the queues together, as if one thread did them all."""
     if not store._is_open or store._refusal.is_final:
         return None
     flusher, due_ms = store._flusher, MonotonicMs(now_ms)

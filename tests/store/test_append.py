@@ -31,7 +31,7 @@ def single(run: MessageRun) -> list[StoreMessage]:
     "fields", [{}, {"born_host": bytes(20)}, {"sys_flag": 8, "reconsume_times": 4}, {"suffix": b"s\x01v\x02"}]
 )
 def test_a_run_has_the_same_bytes_as_its_messages_one_by_one(tmp_path, fields):
-    """Singles before and behind it, of its queue and of another, are numbered as if all were single."""
+    """Singles before and after it, in its queue and in another, are numbered as if all were single."""
     run = run_of(**fields)
     around = [StoreMessage("Orders", 3, b"x"), StoreMessage("Others", 0, b"y")]
     together, alone = open_store(tmp_path / "runs"), open_store(tmp_path / "singles")

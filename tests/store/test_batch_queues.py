@@ -134,7 +134,7 @@ def test_a_message_of_a_batch_has_a_place_of_its_own(tmp_path):
 
 
 def test_a_message_of_a_damaged_batch_is_not_found(tmp_path):
-    """Whoever stores it again would give it a checksum that it matches."""
+    """A reader that stored it again would give it a matching checksum."""
     store = open_batched(tmp_path)
     (stored,) = store.append_batch([batch("a", "b")])
     path = tmp_path / "commitlog" / f"{0:020d}"
@@ -203,7 +203,7 @@ def test_a_large_batch_is_unwrapped_by_a_thread_and_once(tmp_path, monkeypatch):
 
 
 def test_what_is_read_from_amid_a_batch_reads_its_record_once(tmp_path, monkeypatch):
-    """One of 4 MiB takes milliseconds: redelivering each of its messages by itself took seconds."""
+    """A 4 MiB record takes milliseconds to read; redelivering its messages one by one took seconds."""
     store = open_batched(tmp_path)
     store.append_batch([batch("a", "b"), batch("c", "d")])
     places = [each.physical_offset for each in read_all(store, "T", 0)]
@@ -222,7 +222,7 @@ def test_what_is_read_from_amid_a_batch_reads_its_record_once(tmp_path, monkeypa
 
 
 def test_a_batch_that_cannot_be_read_is_tried_once(tmp_path, monkeypatch):
-    """Unpacking it may take long: a reader would wait for it again and again, and at last in the loop."""
+    """Unpacking may take long: a reader would wait for it repeatedly, and finally in the loop."""
     store = open_batched(tmp_path, mapped_file_size_commit_log=1 << 20)
     text = encode_properties({"INNER_NUM": "2"})
     flag = flags.INNER_BATCH | flags.NEED_UNWRAP
@@ -311,7 +311,7 @@ def test_a_run_of_single_messages_is_stored_in_a_queue_of_batches(tmp_path):
 
 
 def test_queues_are_built_again_from_the_log_alone(tmp_path):
-    """Their directory is lost, and nobody knows of the topic: its first record says what queues it has."""
+    """Their directory is lost and the topic unknown; the first record tells the kind of its queues."""
     store = open_batched(tmp_path)
     store.append_batch([message("a"), batch("b", "c"), batch("x", "y", queue_id=1)])
     kill(store)
@@ -458,7 +458,7 @@ def test_a_batch_of_another_number_of_messages_than_it_says_is_damaged(tmp_path)
 
 
 def test_readers_of_the_files_hear_that_a_topic_is_not_for_them(tmp_path):
-    """Left out in silence, its messages would be missing from a table of everything."""
+    """If the topic were skipped silently, a table of all messages would lack its messages."""
     store = open_batched(tmp_path)
     store.append_batch([batch("a", "b"), message("p", topic="Plain")])
     store.close()

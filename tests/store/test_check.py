@@ -1,4 +1,4 @@
-"""A check of a store reports what is wrong with it, and what the next start would do."""
+"""A check of a store reports its damage and what the next start would do."""
 
 import shutil
 from dataclasses import asdict
@@ -140,7 +140,7 @@ def test_lost_files_are_damage(root: Path):
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_lost_first_file_is_damage_and_the_start_says_so_once(root: Path, caplog, *, is_killed: bool):
-    """The check said "no damage", and the start nothing, with nine messages gone."""
+    """The check reported "no damage" and the start nothing, although nine messages were gone."""
     store = open_store(root)
     kill(store) if is_killed else store.close()
     min((root / "commitlog").iterdir()).unlink()
@@ -244,7 +244,7 @@ def test_a_topic_that_was_made_again_is_no_damage_for_a_store_without_notes_of_d
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("lost", ["checkpoint", "bit", "end"])
 def test_what_was_deleted_stays_deleted_and_is_no_damage(root: Path, lost: str, *, is_killed: bool, caplog):
-    """It came back without libra.checkpoint or after a flipped bit, and the check called it missing."""
+    """Without libra.checkpoint or after a flipped bit it reappeared, and the check reported it missing."""
     store = open_store(root)
     assert store.raise_min_offset("T", 0, 25) == 25
     store.append_batch([message("old", "Deleted")])
@@ -273,7 +273,7 @@ def test_what_was_deleted_stays_deleted_and_is_no_damage(root: Path, lost: str, 
 
 
 def test_no_flipped_bit_brings_back_what_was_deleted(tmp_path: Path):
-    """One between the two lines of a note made one of them, and both were lost."""
+    """A flipped bit between two lines of deletion notes joined them, and both were lost."""
     store = open_store(tmp_path / "store")
     store.append_batch([message("old", "Deleted")])
     store.delete_topic("Deleted")
@@ -336,7 +336,7 @@ def test_deleted_files_are_no_damage(root: Path, caplog):
 
 
 def test_files_that_are_deleted_while_the_disk_is_full_are_no_damage(root: Path, caplog):
-    """Where the log begins could not be written then; it is with the next flush."""
+    """The log's beginning could not be written then; the next flush writes it."""
     disk = Disk()
     store = open_store(root, disk=disk)
     disk.bytes_left = 0

@@ -1,4 +1,4 @@
-"""Old files: which are removed, what readers see of it, and what a crash in between leaves."""
+"""Old files: which ones are removed, what readers observe, and the state after a crash in between."""
 
 import errno
 import itertools

@@ -1,4 +1,4 @@
-"""The consume queue by itself: what a power cut leaves of its files."""
+"""The consume queue by itself: the state of its files after a power cut."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def queue_on(
 
 @pytest.mark.parametrize("hole", [0, 169, 250, 461])
 def test_units_lost_in_a_power_cut_are_detected_however_many_files_follow(tmp_path: Path, hole: int):
-    """More than three small files may be unsynced; recovery gives units to all behind the first hole."""
+    """More than three small files may be unsynced; recovery restores all units after the first hole."""
     queue = queue_on(tmp_path)
     for number in range(462):
         queue.append(UNIT.pack(number * 100, 100, 0), number + 1, number * 100 + 100)

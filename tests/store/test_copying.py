@@ -182,7 +182,7 @@ def test_a_copy_changes_nothing_and_opens_as_the_original(tmp_path: Path, is_kil
 
 
 def test_a_copy_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A copy that fails leaves nothing, and one that was killed does not obstruct the next."""
+    """A failed copy leaves nothing behind, and a killed one does not obstruct the next."""
     store = open_store(tmp_path / "store")
     store.append_batch([message("a")])
     looks = 0

@@ -1,4 +1,4 @@
-"""Damage in data that was on the disk: nothing behind it is lost unless an operator decides so."""
+"""Damage in durable data: nothing after it is lost unless an operator decides so."""
 
 import shutil
 from pathlib import Path
@@ -49,7 +49,7 @@ def lose_queues(root: Path) -> None:
     shutil.rmtree(root / "consumequeue")
 
 
-# The bytes that are flipped: of the record's size, magic, physical offset, body length, body.
+# The flipped bytes: in the record's size, magic, physical offset, body length and body.
 FRAME = {"size": 1, "magic": 4, "physical offset": 33, "body length": 85}
 BODY_AT = 84 + 4 + 10
 
@@ -57,7 +57,7 @@ BODY_AT = 84 + 4 + 10
 @pytest.mark.parametrize("field", FRAME)
 @pytest.mark.parametrize("stop", ["killed", "closed"])
 def test_a_bit_that_flips_in_old_data_costs_one_message(tmp_path: Path, field: str, stop: str):
-    """Neither a restart nor a consumer stops at the damage, which once had 900 more messages behind it."""
+    """Neither a restart nor a consumer stops at the damage, which once hid 900 later messages."""
     places = fill(tmp_path)
     if stop == "closed":
         open_store(tmp_path).close()
@@ -78,7 +78,7 @@ def test_an_unreadable_record_is_skipped_where_the_next_one_is_confirmed(tmp_pat
     if marked != "ours":
         (tmp_path / "abort").write_text("4711")
     flip(tmp_path, places[7] + BODY_AT)
-    flip(tmp_path, places[20] + 50)  # The born host: nothing checks it.
+    flip(tmp_path, places[20] + 50)  # The born host, which no check covers.
     store = open_store(tmp_path)
     assert store.recovery is not None
     (damage,) = store.recovery.damages
@@ -89,7 +89,7 @@ def test_an_unreadable_record_is_skipped_where_the_next_one_is_confirmed(tmp_pat
 
 
 def test_the_last_record_of_a_queue_keeps_its_number_when_its_body_cannot_be_read(tmp_path: Path):
-    """A group that consumed the message has committed the number behind it."""
+    """A group that consumed the message has committed the next number."""
     places = fill(tmp_path)
     lose_queues(tmp_path)
     flip(tmp_path, places[-1] + BODY_AT)
@@ -184,7 +184,7 @@ def test_a_torn_end_that_is_cut_is_kept_aside(tmp_path: Path):
 
 
 def test_queues_with_unreadable_units_are_rebuilt(tmp_path: Path):
-    """A page of zeroes in a queue's file, below the recovery point, would cut off everything behind it."""
+    """A page of zeroes in a queue's file, below the recovery point, would cut off all later units."""
     fill(tmp_path)
     path = sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())[-2]
     data = bytearray(path.read_bytes())
@@ -248,7 +248,7 @@ def test_a_message_with_nuls_hides_none_of_those_behind_it(tmp_path: Path):
     assert bodies(store) == [b"0", b"1", b"2", b"3", b"4"]
     kill(store)
     shutil.rmtree(tmp_path / "consumequeue")
-    again = open_store(tmp_path)  # Now it is known that all of them were on the disk.
+    again = open_store(tmp_path)  # Now all of them are known to have been on the disk.
     assert bodies(again) == [b"0", b"1", b"2", b"3", b"4"]
     again.close()
 
@@ -317,7 +317,7 @@ def test_a_log_that_is_shorter_than_it_was_stops_the_start(tmp_path: Path, stop:
 
 @pytest.mark.parametrize("damaged", Damaged)
 def test_a_store_without_its_log_follows_the_operators_choice(tmp_path: Path, damaged: Damaged):
-    """With "skip" no number is assigned twice, so that positions held by others stay right."""
+    """With "skip" no number is assigned twice, so that positions stored elsewhere stay valid."""
     places = fill(tmp_path)
     open_store(tmp_path).close()
     shutil.rmtree(tmp_path / "commitlog")

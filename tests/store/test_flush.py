@@ -1,4 +1,4 @@
-"""The flush of many files: several at once, and what is reported if some of them fail."""
+"""The flush of many files: several at once, and the report if some of them fail."""
 
 import errno
 import threading
@@ -54,7 +54,7 @@ class Zeroed(Disk):
     def __init__(self, zeroed_bytes: int = 1024) -> None:
         super().__init__()
         self._zeroed_bytes = zeroed_bytes
-        #: The stretches of zeroes that were written.
+        #: The written stretches of zeroes.
         self.zeroes: list[tuple[int, int]] = []
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
@@ -148,7 +148,7 @@ def test_the_log_is_flushed_even_where_a_queue_cannot_be(tmp_path: Path):
 
 
 def test_many_new_queues_are_made_in_slices(tmp_path: Path):
-    """50,000 new queues blocked everyone else for 20 s.
+    """50,000 new queues blocked all other work for 20 s.
 
     Queues that are added meanwhile belong to the next round.
     """

@@ -88,7 +88,7 @@ def test_messages_are_found_by_each_key_newest_first(tmp_path: Path, store: Mess
 def test_a_log_that_was_cut_is_indexed_again_from_there(
     tmp_path: Path, store: MessageStore, clock: ManualClock, after: tuple[str, ...]
 ) -> None:
-    """A slave is cut where it differs from its master, and then copies other messages."""
+    """A slave's log is truncated where it differs from its master's, and then copies other messages."""
     add(store, "a", keys="k")
     shared = store.end
     for body in "bc":
@@ -125,7 +125,7 @@ def test_a_time_range_bounds_the_results(tmp_path: Path, store: MessageStore, cl
 def test_times_are_those_of_the_messages_to_the_millisecond(
     tmp_path: Path, store: MessageStore, clock: ManualClock
 ) -> None:
-    """The index itself only has seconds since its first message."""
+    """The index itself only stores seconds since its first message."""
     add(store, "first", keys="k")
     clock.advance(1_700)
     stored_ms = int(clock.wall_ms())
@@ -152,7 +152,7 @@ def test_messages_of_before_and_after_the_clock_was_set_back_are_found(
 def test_a_query_whose_end_lies_within_a_record_leaves_it_to_the_next(
     tmp_path: Path, store: MessageStore
 ) -> None:
-    """Slaves report any byte, and readers see no further: such a record was never indexed."""
+    """A slave may report any byte, which limits readers; a record across that limit was never indexed."""
     add(store, "a", keys="k")
     within = store.end + 10
     add(store, "b", keys="k")
@@ -245,7 +245,7 @@ def test_new_messages_are_indexed_by_the_next_query(tmp_path: Path, store: Messa
 
 
 def test_a_full_index_file_is_followed_by_another(tmp_path: Path, store: MessageStore) -> None:
-    """Another process then continues in the last file."""
+    """Another process then continues the last file."""
     index = index_of(tmp_path, entries_max=5)
     for number in range(10):
         add(store, str(number), keys="k", unique=f"U{number}")
@@ -289,7 +289,7 @@ def test_a_slice_is_bounded_in_keys_as_well(
 
 
 def test_an_index_file_of_another_size_is_left_as_it_is(tmp_path: Path, store: MessageStore) -> None:
-    """The file used to be cut silently to the configured size, and messages were not found."""
+    """The file used to be truncated silently to the configured size, and messages were not found."""
     add(store, "a", keys="k")
     advance(index_of(tmp_path), store)
     (path,) = (tmp_path / "index").iterdir()
@@ -326,7 +326,7 @@ def test_after_an_unclean_stop_the_last_file_is_rebuilt(tmp_path: Path, store: M
 
 
 def test_an_index_ahead_of_the_log_is_rebuilt(tmp_path: Path, clock: ManualClock) -> None:
-    """Messages that a power cut took must not be found, nor prevent later ones from being indexed."""
+    """Messages lost in a power cut must not be found, nor keep later ones from being indexed."""
     longer = open_store(tmp_path / "longer", clock=clock)
     add(longer, "a", keys="k")
     add(longer, "gone", keys="k")
@@ -399,7 +399,7 @@ def test_index_files_have_apaches_layout(tmp_path: Path, store: MessageStore) ->
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (-1,), (0, 1), (1, 3)], ids=str)
 def test_a_lost_file_is_built_again(tmp_path: Path, store: MessageStore, lost: tuple[int, ...]) -> None:
-    """Its messages were not found by their keys any more, and nothing said so."""
+    """Its messages could no longer be found by key, without any warning."""
     for number in range(40):
         add(store, str(number), keys=f"key{number}")
     found = [[str(number)] for number in range(40)]

@@ -50,7 +50,7 @@ def check(store: MessageStore) -> None:
 
 
 def test_a_message_is_in_each_queue_that_it_names(tmp_path: Path):
-    """It lies in the log once, under its own topic, and has its numbers in a property."""
+    """The log has it once, under its own topic, with the queue numbers in a property."""
     store = with_light(tmp_path)
     fill(store)
     check(store)
@@ -66,7 +66,7 @@ def test_a_message_is_in_each_queue_that_it_names(tmp_path: Path):
 
 @pytest.mark.parametrize("has_option", [True, False], ids=["still on", "switched off"])
 def test_a_kill_loses_no_place_in_a_light_queue(tmp_path: Path, has_option: bool):
-    """Units are built again from the numbers in the records; queues that exist are not left behind."""
+    """Units are rebuilt from the numbers in the records, and existing queues catch up."""
     store = with_light(tmp_path)
     store.append_batch([light("first", f"{A},{B}")])
     flush(store)
@@ -113,7 +113,7 @@ def test_without_the_option_messages_are_in_their_topic_only(tmp_path: Path):
     "topic", ["%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"]
 )
 def test_copies_that_are_not_for_readers_of_the_topic_stay_out(tmp_path: Path, topic: str):
-    """Their numbers of another record are removed, or a recovery would put them in its place."""
+    """Their copied queue numbers are removed; otherwise recovery would put them in the original's place."""
     store = with_light(tmp_path)
     store.append_batch([light("first", A), light("copy", A, topic, **{NUMBERS: "0", "K": "v"})])
     assert bodies(store, A) == [b"first"]
@@ -126,7 +126,7 @@ def test_copies_that_are_not_for_readers_of_the_topic_stay_out(tmp_path: Path, t
 
 
 def test_a_message_that_is_stored_again_gets_new_numbers(tmp_path: Path):
-    """As a delayed or committed one is, under the topic it was sent to."""
+    """Delayed and committed messages are stored again under the topic they were sent to."""
     store = with_light(tmp_path)
     fill(store)
     (first, *_) = read_all(store, A)
@@ -146,7 +146,7 @@ def test_a_queue_that_is_named_twice_has_the_message_once(tmp_path: Path):
 
 @pytest.mark.parametrize("names", ["plain", f"{A},", "%LMQ%../x", f"{A},other"])
 def test_other_names_leave_a_message_in_its_topic(tmp_path: Path, names: str):
-    """The broker refuses them; a message that was accepted before is delivered all the same."""
+    """The broker refuses them; a message accepted earlier is still delivered."""
     store = with_light(tmp_path)
     (result,) = store.append_batch([light("x", names, **{NUMBERS: "0"})])
     assert result.status is AppendStatus.PUT_OK
@@ -192,7 +192,7 @@ def test_a_disk_that_refuses_uses_no_number(tmp_path: Path):
 
 
 def test_messages_of_a_batch_are_in_their_light_queues(tmp_path: Path):
-    """Apache's broker numbers only messages that are sent by themselves."""
+    """Apache's broker numbers only messages sent singly."""
     store = with_light(tmp_path)
     items = [
         (0, b"one", encode_properties({DISPATCH: A}), 0),

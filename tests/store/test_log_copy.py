@@ -13,7 +13,7 @@ from libramq.testing.machine.virtual_time import VirtualTime
 from tests.store.stores import bodies, flush, message, open_store, plan_flush, read_all
 
 FILE_BYTES = 4096
-TEXTS = [f"{number:02}" * 60 for number in range(30)]  # Some two files.
+TEXTS = [f"{number:02}" * 60 for number in range(30)]  # About two files.
 SHARED = 12
 
 
@@ -131,7 +131,7 @@ def test_a_cut_survives_a_power_cut_at_any_moment(master: MessageStore, calls: i
     else:
         disk.heal()
     assert store.end == shared
-    # The master continues with something else.
+    # The master continues with different messages.
     store.copy.append(shared, data[shared:])
     flush(store)
     disk.power_cut()

@@ -1,4 +1,4 @@
-"""Files of consume queues that are lost: built again from the log, where it has their records."""
+"""Lost consume queue files: rebuilt from the log where it has their records."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +75,7 @@ CASES = [(how, lost) for how in LOSSES for lost in (*SOME, (0, 1, 2, 3)) if how 
 def test_a_lost_file_of_a_queue_is_built_again(
     tmp_path: Path, lost: tuple[int, ...], how: str, stop: str, caplog
 ):
-    """At the front nothing said so, and its messages were unreadable; in the middle the start failed."""
+    """At the front its messages were unreadable without a warning; in the middle the start failed."""
     store = filled(tmp_path)
     append(store, range(7), "Other")
     flush(store)
@@ -107,7 +107,7 @@ def test_a_lost_file_of_a_queue_is_built_again(
 
 
 def test_a_start_that_is_killed_amid_the_building_does_it_again(tmp_path: Path):
-    """A file that was made and not filled is as good as lost."""
+    """A created but unfilled file is as good as lost."""
     filled(tmp_path).close()
     for number in (0, 1):
         zeroed(file(tmp_path, number))
@@ -121,7 +121,7 @@ def test_a_start_that_is_killed_amid_the_building_does_it_again(tmp_path: Path):
 
 @pytest.mark.parametrize("has_notes", [True, False], ids=["ours", "Apache's"])
 def test_messages_of_a_topic_that_was_made_again_stay_gone(tmp_path: Path, has_notes: bool):
-    """Apache's broker notes no deletion; the numbers begin again where the new topic does."""
+    """Apache's broker records no deletion; the numbers restart with the new topic."""
     store = filled(tmp_path, 47)
     append(store, range(12), "Gone")
     store.delete_topic("T")
@@ -155,7 +155,7 @@ def test_a_queue_without_any_entry_is_that_of_the_newer_topic(tmp_path: Path):
 
 
 def test_only_a_run_up_to_the_first_entry_that_is_there_is_built(tmp_path: Path):
-    """A record that cannot be read ends it: what is before stays away."""
+    """An unreadable record ends the run; earlier units stay missing."""
     store = filled(tmp_path)
     unit = store._queues.get("T", 0).unit(4)
     store.close()
@@ -204,7 +204,7 @@ def test_of_a_lost_file_whose_log_is_partly_gone_the_rest_is_built(tmp_path: Pat
 
 
 def test_deleted_messages_of_a_queue_stay_gone(tmp_path: Path):
-    """DeleteRecords, and every removal of a file before the beginning that it set."""
+    """This holds after DeleteRecords, and for every file removed before the beginning it set."""
     store = filled(tmp_path)
     store.raise_min_offset("T", 0, 25)
     store.close()
@@ -254,7 +254,7 @@ def test_lost_files_of_a_queue_of_batches_are_built_again(tmp_path: Path, lost: 
 
 
 def test_a_lost_queue_is_built_again_though_a_topic_was_deleted_before_the_kill(tmp_path: Path):
-    """Until more was stored, nobody knew how many entries there were: the lost queue was empty, silently."""
+    """Until more was stored the number of entries was unknown, and the lost queue was silently empty."""
     store = filled(tmp_path)
     append(store, range(5), "deleted")
     flush(store)
@@ -270,7 +270,7 @@ def test_a_lost_queue_is_built_again_though_a_topic_was_deleted_before_the_kill(
 
 
 def close_as_another_broker(store: MessageStore, root: Path) -> None:
-    """Close a store, and leave nothing that Apache's broker would not."""
+    """Close a store, leaving only files that Apache's broker would leave."""
     store.close()
     for path in root.glob("libra.*"):
         path.unlink()
@@ -286,7 +286,7 @@ ENDS = [
 def test_the_last_files_of_a_queue_that_another_broker_closed_are_built_again(
     tmp_path: Path, lost: tuple[int, ...], how: str, caplog
 ):
-    """Nobody counted its units. Its next messages got the numbers of the lost ones."""
+    """Its units were not counted, so its next messages got the numbers of the lost ones."""
     store = filled(tmp_path)
     append(store, range(7), "Other")
     append(store, range(35, 40))

@@ -162,7 +162,7 @@ def test_reads_outside_the_queue_have_their_status(tmp_path: Path, asked: int):
 
 
 def test_one_read_is_limited_in_count_and_bytes(tmp_path: Path):
-    """At least one message is returned; beyond that, every limit of count and bytes holds."""
+    """A read returns at least one message; beyond that, every limit of count and bytes holds."""
     big = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
     store = open_store(tmp_path, **big, max_transfer_bytes_on_message_in_memory=5000)
     store.append_batch([message(b"x" * 908) for _ in range(100)])  # 1000 bytes a record.

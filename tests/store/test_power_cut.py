@@ -1,4 +1,4 @@
-"""The store on a disk that loses power: what it reported as durable survives, whatever else is lost."""
+"""The store on a disk that loses power: everything reported as durable survives."""
 
 import contextlib
 import random
@@ -33,7 +33,7 @@ def append(store: MessageStore, *texts: str) -> None:
 
 
 def flush_log(store: MessageStore) -> None:
-    """Flush the log and none of the queues, so that recovery has to build them."""
+    """Flush the log but no queues, so that recovery has to build them."""
     plan = store._flusher.plan_log(MonotonicMs(0), forced=True)
     assert plan is not None
     run_flush(store._filesystem, plan)
@@ -107,7 +107,7 @@ def test_an_interrupted_recovery_can_be_repeated():
 @pytest.mark.parametrize("flushes_before", [0, 1])
 @pytest.mark.parametrize("seed", quick(range(10), 4))
 def test_messages_of_a_deleted_topic_do_not_reappear(seed: int, flushes_before: int):
-    """Nor do they take the numbers of messages of the recreated topic."""
+    """Nor do they take numbers from messages of the recreated topic."""
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     store = open_on(disk)
     append(store, "old 0", "old 1", "old 2")
@@ -180,7 +180,7 @@ def test_a_topic_whose_deletion_was_cut_off_does_not_reappear_in_parts(is_power:
 
 
 def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():
-    """The log lost its end, and a topic of the same name is recreated where the old one's records were."""
+    """The log lost its end, and a topic of the same name is recreated at the offsets of the old records."""
     disk = MemoryDisk(VirtualTime(), random.Random(3))
     store = open_on(disk)
     append(store, *(f"old {number}" for number in range(8)))
@@ -189,7 +189,7 @@ def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():
         disk.fsync(disk.open(path))
     for directory in (Path("/store"), Path("/store/commitlog")):
         disk.sync_directory(directory)
-    disk.power_cut()  # Nothing of the log is on the disk.
+    disk.power_cut()  # No part of the log is on the disk.
     store = open_on(disk)
     assert store.end == 0
     append(store, "new 0", "new 1")

@@ -1,4 +1,4 @@
-"""The extension of a queue, as Apache's broker writes it, has the tag codes that units lack."""
+"""A queue's extension, as Apache's broker writes it, has the tag codes missing from units."""
 
 import struct
 from pathlib import Path
@@ -25,7 +25,7 @@ def encode_unit(code: int, bits: bytes = b"") -> bytes:
 
 
 def write_extension(directory: Path, tags: list[str]) -> list[int]:
-    """Write units with bit maps of several lengths, as ConsumeQueueExt.put does; return their places."""
+    """Write units with bit maps of several lengths, as ConsumeQueueExt.put does; return their positions."""
     directory.mkdir(parents=True)
     places: list[int] = []
     start, data = 0, b""

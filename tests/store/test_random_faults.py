@@ -1,8 +1,8 @@
-"""The store under random faults: what it reported as durable survives, unless its own bytes were damaged.
+"""The store under random faults: everything reported as durable survives unless its own bytes are damaged.
 
 A run of random operations from one seed: messages, flushes of the log and of the queues, clocks set back and
-forth by hours, kills, power cuts (also in the middle of an operation and of a recovery), bits that flip in
-what was on the disk, units of queues that turn to zeroes. Files are small, so they roll all the time.
+forth by hours, kills, power cuts (also in the middle of an operation or a recovery), flipped bits in durable
+data, and queue units overwritten with zeroes. Files are small, so they roll all the time.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from tests.quick import quick
 from tests.store.stores import kill, plan_flush, read_all
 
 FILE_SIZE = 8192
-#: Bytes of a record that a check covers: size, magic, physical offset, body length, and the body's first.
+#: Bytes of a record covered by a check: size, magic, physical offset, body length, and the body's first byte.
 CHECKED = (*range(8), *range(28, 36), *range(84, 90))
 QUEUES = 3
 Key = tuple[int, int]
 
 
-#: Those of each kind in a quick run; a thorough one plays others, and more.
+#: The seeds of each kind in a quick run; a thorough run plays more and different ones.
 SEEDS = quick(range(200), 8)
 
 
@@ -49,7 +49,7 @@ class SteppingTime(VirtualTime):
 
 
 class Run:
-    """A store, the operations on it, and the conditions that it must meet."""
+    """A store, the operations on it, and the conditions it must meet."""
 
     queue_slice_cost = 256
     flush_disk_type = FlushDiskType.ASYNC_FLUSH
@@ -61,12 +61,12 @@ class Run:
         self.disk = MemoryDisk(self.time, random.Random(seed + 1))
         self.disk.zeroed_bytes = self.zeroed_bytes
         self.flips = flips
-        #: What was stored, newest last, by queue and number; numbers of lost messages are reused.
+        #: The stored messages by queue and number, newest last; numbers of lost messages are reused.
         self.stored: dict[Key, list[tuple[bytes, dict[str, str]]]] = {}
         self.ends: dict[Key, tuple[int, int]] = {}
         self.durable: dict[Key, tuple[bytes, dict[str, str]]] = {}
         self.damaged: set[Key] = set()
-        #: Where queues begin since files were removed; earlier numbers are never assigned again.
+        #: The beginnings of queues after file removals; earlier numbers are never assigned again.
         self.first_numbers: dict[int, int] = {}
         self.was_refused = 0
         self.store = self.open()
@@ -111,7 +111,7 @@ class Run:
         self.damaged.discard(key)
 
     def has(self, found: tuple[bytes, dict[str, str]]) -> tuple[bytes, dict[str, str]]:
-        """Return a message that was read as it was sent."""
+        """Return a read message in the form in which it was sent."""
         return found
 
     def flush_log(self) -> None:
@@ -129,7 +129,7 @@ class Run:
         self.note_durable()
 
     def remove_old_files(self) -> None:
-        """Remove some files, whatever their age; messages before the beginning of a queue are gone."""
+        """Remove some files regardless of age; messages before the beginning of a queue are gone."""
         retention = Retention(clean_forcibly_percent=0, files_per_round_max=self.random.randint(1, 4))
         self.disk.percent_used = 99.0
         steps = self.store.cleaning.clean(retention, lambda _: 12)
@@ -208,7 +208,7 @@ class Run:
         self.damaged.add(key)
 
     def zero_units(self) -> None:
-        """Lose a unit of a queue's file, as far as it is on the disk."""
+        """Overwrite a durable unit of a queue's file with zeroes."""
         paths = self.disk.paths("/store/consumequeue/")
         if paths:
             path, index = self.random.choice(paths), self.random.randrange(20)
@@ -270,7 +270,7 @@ class ZeroedRun(Run):
 
 
 class BatchRun(Run):
-    """A run whose queues are of batches (queue.type=BatchCQ), of one message or of several."""
+    """A run with batch queues (queue.type=BatchCQ), whose batches have one or several messages."""
 
     def open(self, damaged: Damaged | None = None) -> MessageStore:
         store = super().open(damaged)

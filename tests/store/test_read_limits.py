@@ -1,4 +1,4 @@
-"""Limits of a read: without a filter units are read as columns, and as many are returned as one by one."""
+"""Limits of a read: without a filter, units are read as columns, with the same result as one by one."""
 
 import random
 from pathlib import Path

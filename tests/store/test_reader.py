@@ -20,7 +20,7 @@ Lost = list[tuple[tuple[str, int], int, int]]
 
 
 def everything(root: Path, commit_log: Path | None = None) -> tuple[dict[tuple[str, int], list[bytes]], Lost]:
-    """Return the bodies of each queue in order, and what was lost."""
+    """Return the bodies of each queue in order, and the lost ranges."""
     reader = StoreReader(root, commit_log=commit_log)
     lost: Lost = []
     spans = [Span(key, at.min_offset, at.max_offset, at) for key, at in reader.survey().items()]
@@ -106,7 +106,7 @@ def test_reading_changes_and_locks_nothing(tmp_path: Path):
 
 
 def test_killed_store_is_read_to_the_last_whole_record(tmp_path: Path):
-    """Its last units were only in memory, and its last record may be incomplete."""
+    """The store's last units were only in memory, and its last record may be incomplete."""
     store = open_store(tmp_path / "live")
     sent = fill(store, 120)
     copy = copy_as_killed(tmp_path / "live", tmp_path / "copy")
@@ -158,7 +158,7 @@ def test_reader_and_recovery_agree_about_every_cut(tmp_path: Path):
 
 @pytest.mark.parametrize("step_ms", [10_000, -86_400_000])
 def test_a_store_in_use_is_read_up_to_its_recovery_point(tmp_path: Path, step_ms: int):
-    """The broker could still lose the rest, whatever the clock says."""
+    """The broker could still lose the rest, regardless of the clock."""
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     first = fill(store, 30)
@@ -286,7 +286,7 @@ class InterruptedFiles(LocalFileSystem):
 
 @pytest.mark.parametrize("first_call", quick(range(1, 12), 3))
 def test_files_removed_while_reading_are_reported_as_lost(tmp_path: Path, first_call: int):
-    """Files go at any call of the reader: each message is either read or reported as lost, never both."""
+    """Files disappear at any call of the reader: each message is either read or reported lost, never both."""
     for calls in range(first_call, 1_000, 11):
         root = tmp_path / str(calls)
         store = open_store(root)

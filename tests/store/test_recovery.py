@@ -1,4 +1,4 @@
-"""The recovery: whatever a crash left of the files, the complete messages are restored and nothing else."""
+"""Recovery: from any state of the files after a crash, it restores the complete messages and nothing else."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def three_records(root: Path) -> tuple[bytes, list[int]]:
 
 @pytest.mark.parametrize("step", quick([5, 1], 1))
 def test_a_log_cut_at_every_byte_keeps_the_whole_records(tmp_path: Path, step: int):
-    """A power cut tore the log: everything from the cut on is zero. The queues were already on the disk."""
+    """A power cut tore the log: everything after the cut is zero. The queues were already on the disk."""
     original = tmp_path / "original"
     data, ends = three_records(original)
     around_ends = {end + by for end in (0, *ends) for by in range(-1, 3) if 0 <= end + by <= ends[-1]}
@@ -42,7 +42,7 @@ def test_a_log_cut_at_every_byte_keeps_the_whole_records(tmp_path: Path, step: i
         root = copy_as_killed(original, tmp_path / "cut")
         (root / LOG).write_bytes(data[:cut] + bytes(len(data) - cut))
         store = open_store(root)
-        # A record may end in zeroes of its own: those need not have been written.
+        # A record may itself end in zeroes, which need not have been written.
         whole = sum(end <= cut or not any(data[cut:end]) for end in ends)
         expected = [[], [b"first"], [b"first"], [b"first", b"third"]][whole]
         assert bodies(store) == expected, cut
@@ -81,7 +81,7 @@ def test_a_flipped_byte_ends_the_log_at_its_record(tmp_path: Path):
 @pytest.mark.parametrize("checkpoint", ["kept", "lost"])
 @pytest.mark.parametrize("damage", ["none", "deleted", "zeroed", "garbage", "cut short", "one unit"])
 def test_queues_are_rebuilt_from_the_log(tmp_path: Path, damage: str, checkpoint: str):
-    """Whatever a power cut left of the consume queue, it agrees with the log afterwards."""
+    """In any state after a power cut, the consume queue agrees with the log after recovery."""
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     for i in range(25):  # Three queue files, several log files.

@@ -1,4 +1,4 @@
-"""A store with batches of Apache's is copied to one in which every message has its own record."""
+"""A store with Apache's batches is copied to one in which every message has its own record."""
 
 import errno
 import zlib
@@ -20,7 +20,7 @@ from tests.fakes import ManualClock
 from tests.store.stores import Disk, open_store
 
 FILE_BYTES = 4096
-QUEUE_FILE_BYTES = 200  # As open_store has it.
+QUEUE_FILE_BYTES = 200  # As in open_store.
 WRAPPED = INNER_BATCH | NEED_UNWRAP
 BORN = ("10.1.2.3", 4567)
 
@@ -30,7 +30,7 @@ def item(text: str, flag: int = 0) -> BatchItem:
 
 
 class Apaches:
-    """A directory as Apache's broker writes it. begin: where the log begins."""
+    """A directory as Apache's broker writes it. begin: the log's first offset."""
 
     def __init__(self, root: Path, begin: int = 0) -> None:
         self.root = root
