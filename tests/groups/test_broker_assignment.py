@@ -78,7 +78,7 @@ def test_the_first_member_is_assigned_everything():
 
 
 def test_a_newcomer_gets_a_queue_after_its_owners_query_and_a_rest():
-    """bob's first query gets nothing; alice's releases two queues; bob is notified once they have rested."""
+    """bob's first query returns nothing; alice's releases two queues; bob is notified after their rest."""
     group = Group(T=4)
     group.join("alice")
     group.ask("alice")

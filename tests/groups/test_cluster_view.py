@@ -68,7 +68,7 @@ def test_a_broker_leaves_when_it_is_neither_reported_nor_reachable():
     assert not view.topic_reported("T", None)
     assert not view.brokers_reported(brokers("2"), linked=("3",))
     assert view.topic_reported("T", queues(_1=4))
-    assert view.queues("T") == (q("3", 0),), "of the one that is back, the topic was deleted"
+    assert view.queues("T") == (q("3", 0),), "the returned broker's topic was deleted"
     assert view.brokers_reported(brokers("2"), linked=())
     assert view.names == ["1", "2"]
     view.forget_gone()
@@ -119,7 +119,7 @@ def test_queues_of_others_are_unknown_until_reported():
     assert view.queues("T") is None
     assert view.topic_reported("T", queues(_2=2))
     assert not view.topic_reported("T", queues(_2=2))
-    assert view.topic_reported("T", queues(WRITE, _2=2)), "what cannot be read is not shared"
+    assert view.topic_reported("T", queues(WRITE, _2=2)), "unreadable queues are not shared"
     assert view.queues("T") == ()
     view.forget_all_but([])
     assert view.queues("T") is None

@@ -24,7 +24,7 @@ def subscribes(topic: str, version: int = 1, expression: str = "*") -> Subscript
 
 
 def remove_peer(groups: ConsumerGroups[Any], peer: object) -> list[tuple[str, Member[Any]]]:
-    """End a connection, and return its memberships, which end with it."""
+    """End a connection; return its memberships, which end with it."""
     return [(name, gone) for name in groups.groups_of(peer) if (gone := groups.remove(name, peer))]
 
 
@@ -93,7 +93,7 @@ def test_a_connection_leaves_all_its_groups_at_once():
 
 
 def test_a_subscription_is_replaced_only_by_a_newer_one():
-    """Members that were started with different expressions do not alternate: the newest one stays."""
+    """Members started with different expressions do not make it alternate: the newest one stays."""
     group = joined(member("c1", "alice")).get("G")
     assert group.subscribe("c1", [subscribes("T", 10, "a")])
     assert not group.subscribe("c1", [subscribes("T", 9, "b")])
@@ -137,7 +137,7 @@ def test_a_topic_stays_while_any_member_names_it():
 
 
 def test_members_with_equal_subscriptions_share_them_and_nothing_is_kept_of_members_that_are_gone():
-    """A thousand members of a group have one mapping; bob's own, unlike theirs, goes with bob."""
+    """A thousand members of a group share one mapping; bob's different one is dropped when he leaves."""
     groups = joined(member("c1", "alice"), member("c2", "bob"), member("c3", "carol"), member("c4", "dave"))
     group = groups.get("G")
     for peer in ("c1", "c3", "c4"):

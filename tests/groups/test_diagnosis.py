@@ -1,4 +1,4 @@
-"""What is wrong with a group: each problem in one sentence, recorded once."""
+"""Problems of a group: each one is one sentence, recorded once."""
 
 from libramq.groups.diagnosis import (
     HEARTBEAT_GAP_MS_MAX,

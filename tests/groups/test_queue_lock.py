@@ -17,7 +17,7 @@ def test_a_lock_belongs_to_its_client_until_it_expires():
 
 
 def test_members_that_read_under_an_epoch_lock_first():
-    """Theirs hold until released, or for a limited time; other queues and groups are unaffected."""
+    """Their locks hold until released or for a limited time; other queues and groups are unaffected."""
     locks = QueueLocks()
     locks.reserve("G", dict.fromkeys(Q[:3], "alice"), now_ms=0)
     assert not locks.holds_any("G", now_ms=0)
@@ -64,7 +64,7 @@ def test_holds_any_counts_only_locks_that_have_not_expired():
 
 
 def test_a_vanished_client_keeps_its_locks_for_the_grace_only() -> None:
-    """alice's connection ends; bob gets her queues when the grace is over, not 60 s later."""
+    """alice's connection ends; bob gets her queues after the grace period, not 60 s later."""
     locks = QueueLocks()
     locks.lock("g", "alice", Q, now_ms=1_000)
     locks.vanished("g", "alice", now_ms=2_000)

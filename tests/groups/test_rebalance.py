@@ -1,4 +1,4 @@
-"""Rebalances as a broker observes them: which member pulls what, and what that costs."""
+"""Rebalances as a broker observes them: which member pulls which queue, and the cost."""
 
 from collections import Counter
 from itertools import permutations
@@ -203,7 +203,7 @@ def test_queues_of_a_dead_member_have_no_owner_until_the_next_pull():
     [(Reason.CONNECTION_CLOSED, None), (Reason.SESSION_EXPIRED, None), (Reason.MEMBER_LEFT, 0)],
 )
 def test_without_a_successor_it_is_not_known_what_a_killed_member_leaves(reason, bound):
-    """It was "no message was redelivered"; who leaves has committed."""
+    """The report was "no message was redelivered"; only a member that leaves cleanly has committed."""
     group = steady("alice")
     group.deliver("alice", 0, 32)
     group.leave("alice", reason)
@@ -285,7 +285,7 @@ def test_the_redelivery_of_a_queue_not_yet_read_by_its_new_owner_is_unknown(sent
 
 @pytest.mark.parametrize(("lost", "bound"), [([], 0), ([Q[3]], 1_351 - 20)])
 def test_members_that_join_a_new_group_one_after_the_other_repeat_nothing(lost, bound):
-    """What the first one had fetched ahead counted, although it had released the queue committed."""
+    """The first one's prefetched messages counted, although it had committed before releasing the queue."""
     group = Group()
     group.join("alice")
     group.rebalance.completed(["alice"], uncommitted=Q)
@@ -376,7 +376,7 @@ def test_a_pull_by_another_outside_a_rebalance_changes_the_owner_quietly():
 
 
 def test_an_opening_before_its_rebalance_is_known_counts_for_it():
-    """A blocked link to the coordinator causes this: members get their grants before we get PEER_STARTED."""
+    """If the link to the coordinator is blocked, members get grants before this broker gets PEER_STARTED."""
     rebalance = GroupRebalance("G")
     rebalance.changed(Reason.MEMBER_JOINED, "alice", ["alice"], epoch=1, is_part=True, now=at(0))
     for queue in Q:
@@ -408,7 +408,7 @@ def test_an_opening_before_its_rebalance_is_known_counts_for_it():
     ("gone_ms", "pause_ms"), [(500, 1_500), (None, 2_000)], ids=["seen to end", "frozen"]
 )
 def test_a_static_members_restart_is_an_event_with_the_pause_of_its_queues(gone_ms, pause_ms):
-    """A held pull counts as reading until its connection ends; of one that never ended, until it was made."""
+    """A held pull counts as reading until its connection ends, or, without an end, until it was made."""
     group = steady("alice", "bob")
     group.deliver("bob", 2, 7)
     group.pull("bob", 2, 3, offset=7)
@@ -435,7 +435,7 @@ def test_a_static_members_restart_is_an_event_with_the_pause_of_its_queues(gone_
 
 
 def test_a_static_member_restarted_again_before_it_reads_has_one_event():
-    """A process that crashes at its start: its queues stand still from the first end on."""
+    """A process crashes at its start: its queues stand still from its first end."""
     group = steady("alice", "bob")
     group.rebalance.gone("bob", group.now_ms)
     for former, client_id in (("bob", "bob-2"), ("bob-2", "bob-3"), ("bob-3", "bob-4")):
@@ -462,7 +462,7 @@ def test_a_restart_that_leaves_queues_unread_is_recorded_after_a_while():
 
 @pytest.mark.parametrize(("opened_ms", "moved"), [(10_000, 1), (9_999, 0)])
 def test_a_queue_opened_long_before_a_rebalance_has_its_owner(opened_ms: int, moved: int):
-    """It was opened in a rebalance that this broker did not see; the next one has not moved the queue."""
+    """It was opened in a rebalance that this broker did not see; the next one did not move the queue."""
     rebalance = GroupRebalance("G")
     rebalance.opened(Q[0], "alice", now_ms=opened_ms)
     started_ms = 10_000 + UNREPORTED_MS

@@ -17,7 +17,7 @@ def edges_of(**edges: dict[str, list[EdgeMember]]) -> Roster:
 
 
 def test_the_members_of_a_group_are_those_of_all_edges():
-    """Each is listed once; a member that allocates for itself at one edge does so everywhere."""
+    """Each member is listed once; one that allocates for itself at one edge does so everywhere."""
     known = edges_of(b={"g": members("x", "Y")}, a={"g": members("z", "x"), "h": members("x")})
     assert known.client_ids("g") == ["Y", "x", "z"]
     assert known.stock("g") == ["Y"]
@@ -56,7 +56,7 @@ def test_an_edge_agrees_when_it_has_reported_all_members_to_the_same_brokers():
 
 
 def test_a_group_at_one_edge_needs_no_published_list():
-    """Edges that had a list before are notified that it is void."""
+    """Edges with an earlier list are notified that it is void."""
     known = edges_of(a={"g": members("x")}, b={}, c={})
     assert known.publish("g") is None
     known.report("b", {"g": members("y")}, complete=False)

@@ -77,10 +77,10 @@ class Cluster:
                 return
             self.now_ms += max(self.again.values())
             self.ask(*self.again)
-        raise AssertionError(f"{self.again} are still told to ask again")
+        raise AssertionError(f"{self.again} are still told to query again")
 
     def move(self, coordinator: str, *, is_dead: bool = False) -> None:
-        """Move the group to the other broker; the previous one passes on what it remembers, or is dead."""
+        """Move the group to the other broker; the previous one passes on its state, or is dead."""
         before, after = self.brokers[self.coordinator], self.brokers[coordinator]
         if is_dead:
             self.brokers[self.coordinator] = self.new_broker(self.coordinator)
@@ -116,7 +116,7 @@ def test_a_third_member_moves_the_minimum_of_the_queues_of_both_brokers():
     before = copied(cluster.holds)
     cluster.join("carol")
     cluster.ask("carol")
-    assert cluster.holds["carol"] == set(), "nobody has let go yet"
+    assert cluster.holds["carol"] == set(), "no member has released a queue yet"
     assert cluster.again == {"alice": 1, "bob": 1}
     cluster.ask_until_quiet()
     assert (cluster.loads(), moved(before, cluster.holds)) == ([2, 3, 3], 2)
@@ -147,7 +147,7 @@ def test_nothing_moves_when_the_coordinator_changes(is_dead):
 
 
 def test_a_handover_continues_at_the_next_coordinator():
-    """alice has not released what bob waits for when the broker dies."""
+    """alice has not released the queues that bob waits for when the broker dies."""
     cluster = Cluster()
     cluster.join("alice")
     cluster.ask("alice")
@@ -163,7 +163,7 @@ def test_a_handover_continues_at_the_next_coordinator():
 
 
 def test_members_that_another_coordinator_gave_other_queues_query_again():
-    """B was cut off, coordinated the group too, and knew its own queues alone; the group lives at A."""
+    """B was cut off and also coordinated the group, knowing only its own queues; the group lives at A."""
     cluster = Cluster()
     cluster.join("alice", "bob")
     cluster.ask("alice", "bob")
@@ -290,7 +290,7 @@ def test_no_queue_has_two_members_whichever_broker_coordinates(steps, count):
 
 
 class SlowCluster(Cluster):
-    """A cluster whose coordinator has a thread compute each target; `compute` lets it."""
+    """A cluster whose coordinator computes each target on a thread, when `compute` lets it."""
 
     def __init__(self) -> None:
         self.works: list[tuple[str, TargetWork]] = []

@@ -25,7 +25,7 @@ class Sessions(ConsumerGroups[str]):
 
 
 def silent(*peers: str) -> tuple[Sessions, list[AreYouThere[str]]]:
-    """Return members of G that were silent from 0 on, just probed, and the probes."""
+    """Return members of G, silent since 0 and just probed, and the probes."""
     sessions = Sessions()
     for peer in peers:
         sessions.heartbeat("G", peer, now_ms=0)

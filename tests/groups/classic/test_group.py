@@ -42,7 +42,7 @@ RANGE = Protocol("range", b"topics")
 
 
 class World:
-    """A group, its time, and what its members were answered."""
+    """A group, its time, and the answers to its members."""
 
     def __init__(self) -> None:
         self.group = ClassicGroup()
@@ -104,7 +104,7 @@ class World:
         self.now_ms = end_ms
 
     def stable(self, *names: str) -> None:
-        """Let these members join and get their shares; the first leads."""
+        """Let these members join and receive their shares; the first one leads."""
         keys = [self.join(name) for name in names]
         self.advance(2 * INITIAL_DELAY_MS)
         assert [self.joined(key).refusal for key in keys] == [Refusal.NONE] * len(names)
@@ -126,7 +126,7 @@ class World:
         return answer
 
     def giving_up(self) -> tuple[str, str, str]:
-        """Let a give up something, while b and c get nothing new; return the keys of their syncs."""
+        """Let a give up partitions while b and c get nothing new; return the keys of their syncs."""
         for name in "abc":
             self.join(name)
         self.advance(2 * INITIAL_DELAY_MS)
@@ -145,7 +145,7 @@ def test_members_that_come_together_join_one_generation(world: World):
     world.advance(INITIAL_DELAY_MS - 1)
     second = world.join("b")
     world.advance(INITIAL_DELAY_MS - 1)
-    assert world.answered == {}, "somebody came: others may follow"
+    assert world.answered == {}, "a member came: others may follow"
     world.advance(INITIAL_DELAY_MS)
     leader, follower = world.joined(first), world.joined(second)
     assert (leader.generation, follower.generation) == (1, 1)
@@ -172,7 +172,7 @@ def test_followers_get_their_shares_when_the_leader_has_assigned(world: World):
     assert follower not in world.answered
     leader = world.sync("a-id", {"b-id": b"theirs"})
     assert world.synced(follower).assignment == b"theirs"
-    assert world.synced(leader).assignment == b"", "whom the leader forgets has nothing"
+    assert world.synced(leader).assignment == b"", "a member the leader omits has nothing"
     assert world.synced(world.sync("b-id")).assignment == b"theirs", "asked again, answered again"
 
 
@@ -215,7 +215,7 @@ def test_members_wait_no_longer_than_until_their_next_heartbeat(world: World):
 
 
 def test_a_session_begins_again_with_the_share(world: World):
-    """The leader takes longer to assign than a session lasts."""
+    """The leader takes longer to assign than a session."""
     world.join("a")
     world.join("b", session_ms=SESSION_MS_MIN)
     world.advance(2 * INITIAL_DELAY_MS)
@@ -236,7 +236,7 @@ def test_a_newcomer_rebalances_and_members_hear_of_it_at_their_heartbeat(world: 
     assert newcomer not in world.answered
     last = world.join(member_id="b-id")
     assert world.joined(newcomer).generation == world.joined(last).generation == 2
-    assert world.joined(newcomer).leader == "a-id", "a leader that is there stays the leader"
+    assert world.joined(newcomer).leader == "a-id", "a present leader stays the leader"
     assert world.beat("a-id", generation=1) is Refusal.ILLEGAL_GENERATION
 
 
@@ -482,7 +482,7 @@ def test_who_may_commit(world: World):
     assert commit(Beat("a-id", None, 1), world.now_ms) is Refusal.NONE
     assert commit(Beat("a-id", None, 0), world.now_ms) is Refusal.ILLEGAL_GENERATION
     world.join("b")
-    assert commit(Beat("a-id", None, 1), world.now_ms) is Refusal.NONE, "what it had, it may still commit"
+    assert commit(Beat("a-id", None, 1), world.now_ms) is Refusal.NONE, "it may still commit them"
     world.join(member_id="a-id")
     assert commit(Beat("a-id", None, 2), world.now_ms) is Refusal.REBALANCE_IN_PROGRESS
 
@@ -538,7 +538,7 @@ def test_whatever_members_do_every_request_is_answered_once_and_others_can_use_t
 
 
 def check(world: World) -> None:
-    """Check what holds at any moment."""
+    """Check the invariants."""
     group = world.group
     if group.status is Status.EMPTY:
         assert not group.members
@@ -555,7 +555,7 @@ def check(world: World) -> None:
 
 
 def test_another_coordinator_continues_with_the_members_of_a_stable_group(world: World):
-    """None of them has to join there, and what each has stays its own."""
+    """None of them has to rejoin there, and each keeps its partitions."""
     world.stable("a", "b")
     former = world.group.generation
     state = saved(world.group)
@@ -571,7 +571,7 @@ def test_another_coordinator_continues_with_the_members_of_a_stable_group(world:
 
 
 def test_generations_that_the_former_coordinator_had_begun_are_not_used_again(world: World):
-    """Its leader may have been told of one, and hand in the assignment of that."""
+    """Its leader may know of such a generation and submit that assignment."""
     world.stable("a")
     former = world.group.generation
     state = saved(world.group)

@@ -1,7 +1,7 @@
 """A coordinator with its surroundings in one thread: honest members, fences that accept grants, and a clock.
 
-Members do what ours do: poll, take assigned queues, release revoked ones (at once, or when the test says so),
-poll again. Nothing is random but member ids, which come from a seed.
+Members behave like LibraMQ's: they poll, take assigned queues, release revoked ones (at once, or when the
+test says so), and poll again. Only member ids are random, from a seed.
 """
 
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ class Consumer:
 
 
 class Surroundings:
-    """The coordinator, its members, and the effects that it had."""
+    """The coordinator, its members, and its effects so far."""
 
     def __init__(self, queues: list[MessageQueue] | None = None, *, brokers: tuple[str, ...] = ()) -> None:
         self.states: dict[str, GroupState] = {}
@@ -82,7 +82,7 @@ class Surroundings:
         self.is_disk_full = False
         self.must_gather = False
         self.fences: dict[str, FenceReport] = {}
-        #: What a thread makes, and when it has; how long it takes.
+        #: The thread's work and its completion time; the duration of such work.
         self.works: list[tuple[int, Assign]] = []
         self.work_ms = 0
         self.tickets = 0
@@ -102,7 +102,7 @@ class Surroundings:
         return coordinator
 
     def restart(self) -> None:
-        """Replace the broker's process by a new one; connections are gone."""
+        """Replace the broker's process by a new one, which closes all connections."""
         self.coordinator = self.begin()
         self.asked_at.clear()
         for consumer in self.consumers.values():
@@ -120,7 +120,7 @@ class Surroundings:
         else:
             self.states[group] = state
 
-    # What members do.
+    # Members' actions.
 
     def add(self, client_id: str, **fields) -> Consumer:
         """Start a consumer, and let it join."""
@@ -167,7 +167,7 @@ class Surroundings:
         self.do(self.coordinator.ask(ticket, consumer.peer, poll, now_ms=self.now_ms))
 
     def release(self, consumer: Consumer, attempts: Mapping[MessageQueue, Attempts] | None = None) -> None:
-        """Release everything that is revoked."""
+        """Release all revoked queues."""
         release = Release(
             group=GROUP,
             member=consumer.member or "",
@@ -182,7 +182,7 @@ class Surroundings:
         self.do(self.coordinator.ask(ticket, consumer.peer, release, now_ms=self.now_ms))
 
     def depart(self, consumer: Consumer, *drained: MessageQueue) -> None:
-        """Let a consumer stop: these queues are drained already, the others when the test says so."""
+        """Let a consumer stop: these queues are already drained, the others when the test says so."""
         consumer.is_leaving, consumer.drains = True, False
         self.give_up(consumer, *drained)
 
@@ -215,7 +215,7 @@ class Surroundings:
         return answers[0] if answers else None
 
     def kill(self, consumer: Consumer) -> None:
-        """End a consumer's process, and its connection with it."""
+        """Kill a consumer's process and with it its connection."""
         self.consumers.pop(consumer.client_id)
         self.do(self.coordinator.closed(consumer.peer, now_ms=self.now_ms))
 
@@ -229,10 +229,10 @@ class Surroundings:
     def stock(self, *client_ids: str) -> None:
         self.do(self.coordinator.stock_members(GROUP, client_ids, now_ms=self.now_ms))
 
-    # What happens.
+    # The passing of time.
 
     def run(self, ms: int) -> None:
-        """Let time pass, while all members do at once what is due."""
+        """Let time pass while all members act as soon as something is due."""
         end_ms = self.now_ms + ms
         self.work()
         while (due_ms := self.next_due_ms) is not None and due_ms <= end_ms:
@@ -248,7 +248,7 @@ class Surroundings:
         return min((each for each in times if each is not None), default=None)
 
     def work(self) -> None:
-        """Let every consumer without a waiting poll release what it can, and poll."""
+        """Let every consumer without a waiting poll release its drained queues and poll."""
         for _ in range(50):
             idle = [each for each in self.consumers.values() if not each.polls and not each.is_silent]
             if not idle:
@@ -262,7 +262,7 @@ class Surroundings:
                     self.poll(consumer)
             if all(each.member is None for each in idle):
                 return
-        raise AssertionError("polls are answered again and again")
+        raise AssertionError("polls are answered endlessly")
 
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -282,7 +282,7 @@ class Surroundings:
                     assert grant.epoch <= state.epoch
 
     def make(self) -> None:
-        """Take what the thread has made by now."""
+        """Take the thread's finished work."""
         while self.works and self.works[0][0] <= self.now_ms:
             _, assign = self.works.pop(0)
             made = assign.work.made()
@@ -323,7 +323,7 @@ class Surroundings:
         self.tickets += 1
         return f"{consumer.client_id}/{self.tickets}"
 
-    # What can be seen.
+    # Observations.
 
     @property
     def view(self):
@@ -332,7 +332,7 @@ class Surroundings:
         return view
 
     def owners(self) -> dict[int, str]:
-        """Return client ids by queue id; this is for groups of one topic at one broker."""
+        """Return client ids by queue id, for groups with one topic at one broker."""
         names = {member.member: member.client_id for member in self.view.members}
         return {queue.queue_id: names[held.member] for queue, held in sorted(self.view.owners.items())}
 

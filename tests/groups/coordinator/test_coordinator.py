@@ -59,7 +59,7 @@ def test_the_first_member_gets_all_queues_and_the_second_half_of_them():
     group.add("bob")
     group.run(100)
     assert group.loads() == {"alice": 4, "bob": 4}
-    assert sorted(alice.held.values()) == [1] * 4, "what stays keeps its epoch"
+    assert sorted(alice.held.values()) == [1] * 4, "kept queues keep their epochs"
     first, second = group.take(Settled)
     assert (len(first.moved), first.minimum) == (8, 8)
     assert (len(second.moved), second.minimum) == (4, 4)
@@ -184,7 +184,7 @@ def test_a_member_that_does_not_release_a_queue_loses_it():
 
 @pytest.mark.parametrize(("requested_ms", "waits_ms"), [(30_000, 30_000), (2_000, 2_000), (0, 1_000)])
 def test_a_member_has_its_own_revoke_timeout(requested_ms, waits_ms):
-    """Each member has its own timeout; members that request none have 10 s."""
+    """Each member has its own timeout; the default is 10 s."""
     group = Surroundings()
     group.add("alice", revoke_timeout_ms=requested_ms, session_ms=60_000)
     group.run(100)
@@ -244,7 +244,7 @@ def test_a_stalled_coordinator_expels_no_member_that_polled_meanwhile(session_ms
 
 
 def test_a_member_silent_beyond_the_stall_is_expelled():
-    """It has what was left of its session, and further stalls do not extend that."""
+    """It has the rest of its session, which further stalls do not extend."""
     group = group_of("alice", "bob")
     group.consumers["bob"].is_silent = True
     for _ in range(9):
@@ -286,7 +286,7 @@ def test_leaving_frees_queues_at_once_and_records_the_reason():
 
 
 def test_a_slow_members_queues_go_to_others_until_its_handler_is_done():
-    """The members stay members; queues that no other member may have stay with the slow one."""
+    """The slow members stay in the group, and keep queues that no other member may have."""
     group = group_of("alice", "bob")
     alone = group.add("carol", topics=("U",))
     group.tell("U", queues_of("U", 2))
@@ -304,7 +304,7 @@ def test_a_slow_members_queues_go_to_others_until_its_handler_is_done():
 
 
 def test_where_all_members_are_slow_no_queue_moves():
-    """None of them is better than another. One that is lost has its queues taken over all the same."""
+    """No member is better than another. The queues of a lost member are still taken over."""
     group = group_of("alice", "bob")
     before = group.owners()
     for slow in group.consumers.values():
@@ -418,7 +418,7 @@ def test_a_poll_that_ends_as_queues_are_assigned_carries_none_that_are_not_recor
 
 
 def test_subscriptions_of_all_members_are_bounded(monkeypatch):
-    """GROUP_JOINs of 4 MiB each took the memory of a broker, and its disk with every record."""
+    """GROUP_JOINs of 4 MiB each exhausted a broker's memory, and its disk with every record."""
     monkeypatch.setattr(
         "libramq.groups.coordinator.membership.SUBSCRIPTION_BYTES_MAX", 200
     )  # A group has half.
@@ -465,13 +465,13 @@ def test_the_queues_a_member_reports_are_believed():
     alice.held = {theirs: 1}
     group.poll(alice)
     group.run(100)
-    assert alice.held == lost, "grants that it does not list are said again"
-    assert theirs not in alice.held, "what is another's is taken from it"
+    assert alice.held == lost, "grants that it does not list are repeated"
+    assert theirs not in alice.held, "another member's queue is taken from it"
     assert group.loads() == {"alice": 4, "bob": 4}
 
 
 def test_queues_opened_with_an_answer_are_held_before_their_member_lists_them():
-    """Else an inquiry that begins before its next poll takes them for released, and others get them."""
+    """Otherwise an inquiry before its next poll would consider them released and give them to others."""
     group = group_of("alice")
     alice = group.consumers["alice"]
     before = dict(alice.held)
@@ -539,7 +539,7 @@ def test_a_lost_answer_is_repeated():
     alice.held.clear()
     alice.peer = "another"
     group.poll(alice)
-    assert len(alice.held) == 8, "over another one it is said at once"
+    assert len(alice.held) == 8, "over another one it is repeated at once"
 
 
 def test_a_queue_released_unprompted_is_granted_again():
@@ -552,7 +552,7 @@ def test_a_queue_released_unprompted_is_granted_again():
     assert alice.held[queue] == epoch + 1
 
 
-# Members that return.
+# Returning members.
 
 
 def test_a_member_that_joins_again_keeps_its_queues():
@@ -638,7 +638,7 @@ def test_the_former_process_of_a_static_member_is_refused():
 
 
 def test_a_former_process_gets_its_name_back_when_it_is_free():
-    """It takes no other member's place, whichever id it claims; afterwards it is a new member."""
+    """It takes no other member's place, whatever id it claims; afterwards it is a new member."""
     group = group_of("alice", instance="a")
     alice = group.consumers["alice"]
     former = alice.member
@@ -754,7 +754,7 @@ def inquiring() -> Surroundings:
 
 @pytest.mark.parametrize("is_disk_full", [False, True])
 def test_a_removal_while_fences_are_queried_is_answered_once_it_is_recorded(is_disk_full: bool):
-    """Nothing is recorded before the holders are known; after an earlier kill, bob would still be known."""
+    """Nothing is recorded before the holders are known; a kill before that would leave bob known."""
     group = inquiring()
     assert group.remove("bob") is None
     group.run(100)
@@ -833,7 +833,7 @@ def test_queues_are_added_and_removed():
     group.tell("T", queues_of("T", 2))
     group.run(100)
     assert group.loads() == {"alice": 1, "bob": 1}
-    assert all(len(each.held) == 1 for each in group.consumers.values()), "they were told"
+    assert all(len(each.held) == 1 for each in group.consumers.values()), "they were notified"
     assert reasons(group) == [Reason.QUEUE_COUNT_CHANGED] * 2
 
 
@@ -844,11 +844,11 @@ def test_removed_queues_need_no_release():
     group.tell("T", queues_of("T", 6))
     group.run(COLLECT_MS)
     assert (group.loads(), group.view.is_settled) == ({"alice": 6}, True)
-    assert len(alice.revoked) == 2, "it is told all the same"
+    assert len(alice.revoked) == 2, "it is notified nevertheless"
 
 
 def test_queues_of_a_recreated_topic_are_granted_again():
-    """No member has noticed that they were gone. Queues of other brokers stay, with their epochs."""
+    """No member noticed their absence. Queues of other brokers keep their epochs."""
     group = Surroundings([*queues_of("T", 4), *queues_of("T", 4, "c")])
     for name in ("alice", "bob"):
         group.add(name)
@@ -880,7 +880,7 @@ def test_a_topic_recreated_at_once_at_its_only_broker_is_granted_again():
 
 
 def test_a_group_deleted_at_another_broker_is_gathered_and_granted_again():
-    """Its fence there knows no member any more, yet nothing moves."""
+    """Its fence there no longer knows any member, yet no queue moves."""
     group = group_of("alice", "bob")
     group.run(1_000)
     before = {queue: holding.member for queue, holding in group.view.owners.items()}
@@ -894,7 +894,7 @@ def test_a_group_deleted_at_another_broker_is_gathered_and_granted_again():
 
 
 def test_a_member_that_has_just_left_is_not_awaited():
-    """A broker was found in the moment between its leave and the next grant (seed 8310179)."""
+    """A broker was discovered between the member's leave and the next grant (seed 8310179)."""
     group = group_of("alice", "bob")
     claims = {queue: Claim(each.member, each.epoch) for queue, each in group.view.owners.items()}
     group.fences = {"b": FenceReport(epoch=group.view.epoch, openings=claims)}
@@ -905,8 +905,8 @@ def test_a_member_that_has_just_left_is_not_awaited():
 
 
 def test_a_member_that_was_awaited_in_vain_is_not_awaited_again_for_the_same_queues():
-    """A fence refused what was granted after the wait (seed 9303802): nobody had the queues for another
-    session. What the member has opened since counts: another coordinator may have had it meanwhile.
+    """A fence refused the grants after the wait (seed 9303802): the queues had no owner for another session.
+    Queues that the member opened since do count: another coordinator may have had it meanwhile.
     """
     group = group_of("alice")
     first, second = sorted(group.view.owners)[:2]
@@ -927,7 +927,7 @@ def test_a_member_that_was_awaited_in_vain_is_not_awaited_again_for_the_same_que
 
 
 def test_those_who_left_are_remembered_in_limits(monkeypatch: pytest.MonkeyPatch):
-    """Each is awaited for a session at most, as before."""
+    """Each one is awaited for at most one session."""
     monkeypatch.setattr(group_membership, "LEFT_MAX", 1)
     group = group_of("alice", "bob", "carol")
     claims = {queue: Claim(each.member, each.epoch) for queue, each in group.view.owners.items()}
@@ -1068,7 +1068,7 @@ def test_members_with_equal_client_ids_are_distinguished():
     assert sorted(len(member.owned) for member in group.view.members) == [4, 4]
 
 
-# What survives.
+# Durability.
 
 
 def test_a_restart_moves_nothing():
@@ -1127,12 +1127,12 @@ def test_nothing_is_granted_while_the_disk_refuses_writes():
     group.run(1_000)
     assert len(alice.held) == 8
     assert alice.refused == ResponseCode.SYSTEM_BUSY
-    assert group.slowest_ms == SESSION_MS // 3, "a poll waits for the disk, and not for ever"
+    assert group.slowest_ms == SESSION_MS // 3, "a poll waits for the disk, but not for ever"
 
 
 def test_the_gathering_times_out_after_a_failed_write():
-    """A group whose deadline is in the past is late at every tick: an engine would take that for a stall, and
-    extend everyone's deadlines by it, that of the inquiry too.
+    """A group whose deadline is in the past is late at every tick: an engine would mistake that for a stall
+    and extend all deadlines, including the inquiry's.
     """
     group = group_of("alice", "bob")
     group.is_disk_full = True
@@ -1150,7 +1150,7 @@ def test_the_gathering_times_out_after_a_failed_write():
 
 
 def test_an_overdue_repeated_answer_is_sent_at_once():
-    """Members are sent the mode once more, under a higher epoch, long after they first got it."""
+    """Members are sent the mode again, under a higher epoch, long after they first received it."""
     group = group_of("alice", "bob")
     group.stock("stock")
     group.run(SESSION_MS // 3 - 100)
@@ -1161,7 +1161,7 @@ def test_an_overdue_repeated_answer_is_sent_at_once():
 
 
 def test_a_join_during_a_gathering_does_not_wait_for_the_disk():
-    """Nothing is recorded then, so nothing is refused; the result is recorded in the end."""
+    """Nothing is recorded meanwhile, so nothing is refused; the result is recorded at the end."""
     group = group_of("alice", "bob")
     group.is_disk_full = True
     group.tell("T", queues_of("T", 10))
@@ -1191,7 +1191,7 @@ def opened(group: Surroundings) -> FenceReport:
 
 
 def taken_over(group: Surroundings) -> Surroundings:
-    """Return another coordinator that knows nothing, with the same members."""
+    """Return another coordinator with the same members and no knowledge of the group."""
     other = Surroundings()
     other.now_ms, other.must_gather = group.now_ms, True
     other.fences = {"b": opened(group)}
@@ -1209,8 +1209,8 @@ def test_a_takeover_by_another_coordinator_moves_nothing():
     other = taken_over(group)
     other.join(other.consumers["alice"], claims=True)
     other.run(2_000)
-    assert other.consumers["alice"].held == held["alice"], "it goes on reading"
-    assert other.states == {}, "what is not known is not recorded"
+    assert other.consumers["alice"].held == held["alice"], "it continues to read"
+    assert other.states == {}, "an unknown state is not recorded"
     other.join(other.consumers["bob"], claims=True)
     other.run(100)
     assert other.owners() == owners
@@ -1272,7 +1272,7 @@ def test_a_refused_grant_gathers_the_group_although_a_later_one_was_accepted():
 
 @pytest.mark.parametrize("first", ["alice", "bob"])
 def test_members_restore_what_the_disk_lost_in_a_power_cut(first):
-    """Coordinator and fence restart as before carol came and went, and no member has to give up a queue."""
+    """Coordinator and fence restart from before carol's visit, and no member has to give up a queue."""
     group = group_of("alice", "bob")
     alice, bob = group.consumers.values()
     states, fence = dict(group.states), opened(group)
@@ -1354,7 +1354,7 @@ def test_stock_members_put_the_group_into_client_mode_and_back():
     group.stock()
     group.run(1_000)
     assert alice.mode == bob.mode == group.view.mode == "epochs"
-    assert (dict.fromkeys(alice.held), dict.fromkeys(bob.held)) == held, "whoever holds what, first"
+    assert (dict.fromkeys(alice.held), dict.fromkeys(bob.held)) == held, "the holders first"
     assert {*alice.held.values(), *bob.held.values()} == {3}, "under a new epoch"
     assert [change.mode for change in group.take(ModeChanged)] == ["client", "epochs"]
     assert reasons(group) == [Reason.MODE_CHANGED] * 2
@@ -1417,7 +1417,7 @@ def test_a_stock_member_that_returns_during_a_gathering_keeps_client_mode():
     assert group.take(Gather) == []
 
 
-# What is not taken.
+# Refused requests.
 
 TOO_MUCH = {
     "session too short": {"session_ms": 999},
@@ -1455,7 +1455,7 @@ def test_the_members_of_a_group_are_limited(monkeypatch):
 
 
 def test_a_poll_that_always_lags_is_answered_at_intervals():
-    """Otherwise a client that never takes its grants up would keep its coordinator busy."""
+    """Otherwise a client that never opens its grants would keep its coordinator busy."""
     group = group_of("alice")
     alice = group.consumers["alice"]
     poll = Poll(group=GROUP, member=alice.member, epoch=0)
@@ -1480,7 +1480,7 @@ def test_an_unknown_member_is_refused():
 
 
 def test_removed_queues_are_revoked_in_the_order_they_were_granted():
-    """The order is not that of a set, which differs between processes: one seed has one history."""
+    """The order must not be a set's, which differs between processes: one seed means one history."""
     names = [f"c{number}" for number in range(8)]
     group = group_of(*names, queues=queues_of("T", 8))
     holders = {held.member: None for held in group.view.owners.values()}
@@ -1510,7 +1510,7 @@ def test_a_group_left_to_another_broker_is_remembered_with_its_members():
 
 
 def test_a_fence_of_an_unknown_group_hears_that_its_members_allocate():
-    """It is left from an earlier life of the group, or of a coordinator that we have not heard of."""
+    """The fence remains from an earlier life of the group, or from a coordinator unknown to this one."""
     fences = {GROUP: 7}
     secret_bits = SeededSecretBits(Random(1))
     coordinator: Coordinator[str, str] = Coordinator(secret_bits=secret_bits, fence_epoch=fences.get)
@@ -1520,4 +1520,4 @@ def test_a_fence_of_an_unknown_group_hears_that_its_members_allocate():
     grant = FenceGrant(group=GROUP, epoch=7, mode=MODE_CLIENT)
     assert coordinator.refused(grant, 9, now_ms=0) == [ModeChanged(GROUP, MODE_CLIENT, 9)]
     coordinator.stock_members(GROUP, [], now_ms=0)
-    assert coordinator.refused(grant, 9, now_ms=0) == [], "nobody allocates any more"
+    assert coordinator.refused(grant, 9, now_ms=0) == [], "no member allocates any more"

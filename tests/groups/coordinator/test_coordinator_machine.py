@@ -1,7 +1,7 @@
-"""The coordinator under everything at once: honest members and others, real fences, restarts, take-overs.
+"""The coordinator under all events at once: honest and dishonest members, real fences, restarts, take-overs.
 
 After every step: no queue is granted to two members, a queue's epochs rise from holder to holder, an honest
-member's fence lets it open what it was granted, and no poll waits too long. Left alone, the group settles:
+member's fence lets it open its grants, and no poll waits too long. Without further events the group settles:
 every queue is held and open, loads are even, and no more queues moved than necessary.
 """
 
@@ -49,11 +49,11 @@ class Cluster(Surroundings):
         self.opened: dict[MessageQueue, Claim] = {}
         self.flushes: set[int] = set()
         self.liars: set[str] = set()
-        #: Also after all are honest again: a coordinator believes members about what it cannot know.
+        #: Kept even after all are honest again: a coordinator has to believe members' unverifiable claims.
         self.has_lied = False
         #: Members that the coordinator knows to be leaving.
         self.parting: set[str] = set()
-        #: Whether a member that was leaving has stayed: what it had drained need not return to it.
+        #: Whether a leaving member has stayed; its drained queues need not return to it.
         self.has_stayed = False
         super().__init__([*queues_of("T", 4), *queues_of("T", 3, "c"), *queues_of("U", 3, "c")])
 
@@ -65,7 +65,7 @@ class Cluster(Surroundings):
         recorded = {profile.member: profile.subscriptions for profile in state.members}
         for consumer in self.consumers.values():
             if consumer.member in recorded and set(recorded[consumer.member]) != set(consumer.topics):
-                # Answered while the fences were asked: coordinated-groups.md. Ours never change theirs.
+                # Answered during the inquiry: coordinated-groups.md. LibraMQ's members never change theirs.
                 consumer.member = None
 
     def join(self, consumer: Consumer, *, claims: bool = False) -> None:
@@ -80,7 +80,7 @@ class Cluster(Surroundings):
     def take_over(self) -> None:
         """Make another broker the coordinator; it knows nothing about the group."""
         self.states.clear()
-        self.grants = dict(self.opened)  # What was granted and not opened, nobody can know.
+        self.grants = dict(self.opened)  # Unopened grants are unknown to all.
         self.must_gather = True
         self.restart()
         for consumer in self.consumers.values():
@@ -146,7 +146,7 @@ class Cluster(Surroundings):
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
-    """Everything that may happen to a group."""
+    """All events that may happen to a group."""
 
     @initialize(
         may_lie=st.booleans(), work_ms=st.sampled_from([None, 5, 300]), at_once=st.sampled_from([1, 8])
@@ -252,7 +252,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.may_lie and self.has_consumers())
     @rule(n=st.integers(0, 9), queues=st.lists(st.integers(0, 6), max_size=4), epoch=st.integers(-1, 30))
     def lie(self, n, queues, epoch):
-        """Let a member claim to hold, or release, queues that it may not even know of."""
+        """Let a member claim to hold or release queues that it may not even know."""
         consumer = self.pick(n)
         self.cluster.liars.add(consumer.client_id)
         self.cluster.has_lied = True

@@ -1,4 +1,4 @@
-"""The inquiry: what a new coordinator concludes from the reports of fences and members."""
+"""The inquiry: a new coordinator's conclusions from the reports of fences and members."""
 
 from libramq.fencing import Claim, FenceReport
 from libramq.groups.coordinator.inquiry import GroupInquiry
@@ -37,7 +37,7 @@ def test_a_released_queue_is_free():
 
 
 def test_a_queue_opened_by_another_member_since_is_not_the_claimants():
-    """It has no holder at all if the other member does not claim it."""
+    """The queue has no holder at all if the other member does not claim it."""
     assert holders(inquiry((0, "y", 4), (1, "y", 1)), x={0: 2}, y={1: 1}) == {1: ("y", 1)}
 
 
@@ -48,7 +48,7 @@ def test_of_claims_unknown_to_fences_the_latest_counts():
 
 
 def test_a_queue_that_a_member_reads_is_not_taken_by_a_later_grant_that_its_fence_has_not_seen():
-    """Another coordinator granted it, cut off with a part of the cluster: it could not ask for it.
+    """Another coordinator, cut off with a part of the cluster, granted it without querying this fence.
 
     The same is found after a power cut that took the opening of `y`, if `x` was stopped before its queue
     moved on; then `y` cannot read either.
@@ -65,7 +65,7 @@ def test_a_queue_opened_by_another_under_the_same_epoch_is_not_held():
 
 
 def test_a_member_that_claims_nothing_keeps_its_recorded_queues():
-    """A member that does not report keeps none."""
+    """A silent member keeps none."""
     found = inquiry((0, "x", 2), (1, "gone", 2))
     assert list(found.awaited) == ["x", "gone"]
     assert holders(found, x={}) == {0: ("x", 2)}
@@ -83,7 +83,7 @@ def test_a_member_that_joined_and_left_during_the_gathering_is_not_awaited():
 
 
 def test_only_the_latest_members_are_awaited():
-    """They are those of the last coordinator; members that an earlier one reported do not count."""
+    """These are the last coordinator's members; those reported by an earlier one do not count."""
     openings = {q(number): Claim(member, 5) for number, member in enumerate(("x", "y", "left"))}
     fence = FenceReport(epoch=5, openings=openings)
     long_ago = FenceReport(epoch=4, members=["left"], members_epoch=4)

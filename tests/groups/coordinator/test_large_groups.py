@@ -1,4 +1,4 @@
-"""A large group's assignment is made on a thread; the group goes on meanwhile, and what changes counts."""
+"""A thread computes a large group's assignment; meanwhile the group continues, and changes count."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_polls_are_served_while_a_thread_assigns():
 
 
 def test_what_changes_meanwhile_is_assigned_next():
-    """Members leave and join, a topic grows and another is gone; nobody gets what it must not have."""
+    """Members leave and join, a topic grows and another is deleted; no member gets a wrong queue."""
     group = large_group()
     group.run(100)
     group.work_ms = WORK_MS

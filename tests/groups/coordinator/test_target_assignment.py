@@ -21,7 +21,7 @@ def profile(member: str, *topics: str) -> MemberProfile:
 
 @pytest.mark.parametrize("topics", [("A", "B"), ("A", "%RETRY%g"), ("B",), ("C",)])
 def test_the_only_member_gets_every_queue_of_its_topics(topics, monkeypatch):
-    """It gets what the strategy would give it, which is not asked: there is nothing to balance."""
+    """The strategy is not called, since there is nothing to balance; the result is the same."""
     only = [profile("m", *topics)]
     by_strategy = target_assignment("g", _Copy(BALANCED_STICKY), only, QUEUES, lambda _: QUEUES[:1])
     monkeypatch.setattr(module, "Group", None)
@@ -30,7 +30,7 @@ def test_the_only_member_gets_every_queue_of_its_topics(topics, monkeypatch):
 
 
 class _Copy:
-    """A strategy of the same rule that is another object, so that it is asked."""
+    """A strategy with the same rule but another identity, so that it is called."""
 
     def __init__(self, strategy):
         self.assign = strategy.assign

@@ -52,7 +52,7 @@ def core(group: Surroundings) -> CoordinatedGroup:
     return group.coordinator._groups[GROUP]
 
 
-# How a group comes into a state, with alice and bob as its members (but for EMPTY).
+# How a group enters each state, with alice and bob as its members (except in EMPTY).
 
 
 def empty() -> Surroundings:
@@ -246,10 +246,10 @@ class Walk(Cluster):
         super().do([each for each in effects if self.do_fences_answer or not isinstance(each, Gather)])
 
     def granted(self, grant: FenceGrant) -> None:
-        """Check nothing: silent fences and lying members mislead a coordinator; fences refuse its grants."""
+        """Check nothing: silent fences and lying members may mislead a coordinator; fences refuse its grants."""
 
     def step(self) -> None:
-        """Make one event happen; most often, time passes."""
+        """Make one event happen, most often the passing of time."""
         happenings: list[Callable[[], object]] = [
             *[lambda: self.run(self.random.choice([0, 0, 1, 20, 20, 100, 600, 3_000, 9_000, 11_000]))] * 7,
             self.join_one, self.join_one, self.join_one, self.tell_topic, self.tell_topic,
@@ -262,7 +262,7 @@ class Walk(Cluster):
         self.random.choice(happenings)()
 
     def stock_changes(self) -> None:
-        """Let a stock member join or leave; members may be slow to report what they hold then."""
+        """Let a stock member join or leave; members may then be slow to report their queues."""
         self.stock(*self.random.choice([(), (), ("java",)]))
         for consumer in self.consumers.values():
             consumer.is_silent = self.random.random() < 0.5
@@ -311,7 +311,7 @@ class Walk(Cluster):
         random.choice(calls)()
 
     def change_one(self) -> None:
-        """Let one member act, or make something happen to it."""
+        """Let one member act or be affected by an event."""
         random = self.random
         consumer = random.choice(list(self.consumers.values()))
         consumer.drains, consumer.is_silent = random.random() < 0.6, random.random() < 0.2
@@ -376,7 +376,7 @@ def inquired(state: State, *, with_bob: bool, is_late: bool, is_uneven: bool) ->
 
 
 def end_inquiries() -> None:
-    """End an inquiry of each kind, by what alice does or what happens to her."""
+    """End an inquiry in each way, through alice's actions or her fate."""
     ends: list[Callable[[Surroundings, Consumer], object]] = [
         lambda group, alice: group.poll(alice),
         lambda group, alice: group.join(alice, claims=True),
@@ -393,7 +393,7 @@ def end_inquiries() -> None:
 
 
 def gather_in_vain(*, is_late: bool) -> None:
-    """Let no fence answer while members are connected, or silent since a restart."""
+    """Let no fence answer while members are connected or have been silent since a restart."""
     for restarts in (False, True):
         group = stable()
         if restarts:
@@ -443,7 +443,7 @@ def come_with_a_later_epoch() -> None:
 
 
 def give_up_in_a_large_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Release queues to which the holder is entitled: they are granted to it again, but not at once."""
+    """Release queues that belong to the holder: they are granted to it again, but not at once."""
     with monkeypatch.context() as patch:
         patch.setattr(group_balance, "GRANTED_SINGLY_MAX", 1)
         group = stable()
@@ -454,13 +454,13 @@ def give_up_in_a_large_group(monkeypatch: pytest.MonkeyPatch) -> None:
         group.run(100)
 
 
-#: Each is some thirty events, and takes 15 ms.
+#: Each one has about thirty events and takes 15 ms.
 WALKS = 100
 WALK_STEPS = 60
 
 
 def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch):
-    """No other one does. What this names must be removed from the table, or be made to happen here."""
+    """No other transition happens. One named here must leave the table or be made to happen here."""
     with watched(monkeypatch) as seen:
         for kind, row in TABLE.items():
             for state in row:

@@ -53,7 +53,7 @@ def test_the_first_member_is_assigned_its_queues_at_once_where_no_other_is_known
     "fields", [{"is_alone": False}, {"is_alone": True, "held": {queues_of("T", 1)[0]: 0}}], ids=str
 )
 def test_the_first_member_waits_for_others_that_are_known_or_may_return(fields):
-    """A member with queues has lost its group with the others, which return, too."""
+    """A member with queues has lost its group together with the others, which will return as well."""
     group = Surroundings()
     alice = Consumer("alice", "peer of alice", waits=True, **fields)
     group.consumers["alice"] = alice
@@ -63,7 +63,7 @@ def test_the_first_member_waits_for_others_that_are_known_or_may_return(fields):
 
 
 def test_the_first_member_waits_for_a_topic_whose_queues_are_unknown():
-    """It is answered, so that it polls, and is assigned the queues once they are reported."""
+    """Its join is answered; it polls, and is assigned the queues once they are reported."""
     group = Surroundings()
     alice = group.add("alice", topics=("Unknown",), waits=True, is_alone=True)
     (answer,) = group.take(Answer)
@@ -85,7 +85,7 @@ def test_a_join_that_changes_nothing_does_not_wait():
 
 
 def test_joins_that_follow_each_other_are_collected_and_answered_together():
-    """Each may be followed by another one, when a thousand start together."""
+    """Any join may be followed by another when a thousand members start together."""
     group = Surroundings()
     joining(group)
     for name in ("bob", "carol", "dave"):
@@ -99,14 +99,14 @@ def test_joins_that_follow_each_other_are_collected_and_answered_together():
 
 
 def test_joins_are_not_collected_for_ever():
-    """Whoever comes first is assigned queues after half a second, however many follow."""
+    """The first member is assigned queues after half a second, however many follow."""
     group = Surroundings()
     joining(group)
     for number in range(JOINS_MS_MAX // 10 - 1):
         group.now_ms += 10
         group.do(group.coordinator.tick(group.now_ms))
         joining(group, f"follower-{number}")
-    answers = [*assigned_to_all(group, 10), *assigned_to_all(group, 0)]  # Some at once, others then.
+    answers = [*assigned_to_all(group, 10), *assigned_to_all(group, 0)]  # Some at once, the others later.
     assert sum(len(answer.assignment.queues) for answer in answers) == 8
 
 
@@ -151,7 +151,7 @@ def test_a_join_does_not_wait_long_for_fences_that_do_not_answer():
 
 
 def test_a_join_is_answered_when_stock_members_come():
-    """Its member allocates for itself from then on."""
+    """The joining member then allocates for itself."""
     group = Surroundings()
     joining(group)
     group.stock("java")
@@ -189,7 +189,7 @@ def test_a_waiting_join_is_refused_when_its_member_is_gone(happening, code):
 
 
 def test_a_waiting_join_is_refused_when_the_disk_is_full():
-    """No answer is sent for what is not recorded."""
+    """No answer is sent for an unrecorded change."""
     group = Surroundings()
     alice = joining(group)
     group.is_disk_full = True

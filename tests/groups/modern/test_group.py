@@ -1,4 +1,4 @@
-"""A modern group, of KIP-848, heartbeat by heartbeat: epochs, revocations, fences."""
+"""A modern group (KIP-848), heartbeat by heartbeat: epochs, revocations, fences."""
 
 import random
 from typing import Any
@@ -37,7 +37,7 @@ from libramq.groups.rebalance_event import Reason
 from tests.quick import quick
 
 REBALANCE_MS = 60_000
-#: How often a large assignment is done by the next step of a history.
+#: How often the next step of a history finishes a large assignment.
 FINISHES = 0.2
 
 
@@ -46,7 +46,7 @@ def of(*indexes: int, topic: str = "T") -> Partitions:
 
 
 class World:
-    """A group, its time, and what its members know and have."""
+    """A group, its time, and its members' knowledge and partitions."""
 
     def __init__(self, **counts: int) -> None:
         self.group = ModernGroup()
@@ -74,7 +74,7 @@ class World:
         return self.beat(member_id, JOINS, topics=frozenset(topics or ("T",)), **fields)
 
     def hear(self, member_id: str) -> HeartbeatAnswer | None:
-        """Have a member's heartbeat answered if there is news."""
+        """Answer a member's heartbeat if there is news."""
         if member_id not in self.group.members or not self.group.has_news(member_id):
             return None
         answer = self.group.answer(member_id, self.now_ms)
@@ -102,9 +102,9 @@ class World:
             self.group.assigned(work, work.made(), self.now_ms)
 
     def round(self, *member_ids: str) -> None:
-        """Have members say what they have, and hear the answers."""
+        """Let members report their partitions and receive the answers."""
         for member_id in member_ids or list(self.group.members):
-            if self.epochs.get(member_id, JOINS) != JOINS:  # Else its join is held.
+            if self.epochs.get(member_id, JOINS) != JOINS:  # Otherwise its join is held.
                 assert self.beat(member_id, owned=self.owned[member_id]) is Refusal.NONE
             self.hear(member_id)
 
@@ -116,7 +116,7 @@ class World:
         assert sorted(self.group.members) == sorted(member_ids)
 
     def restart(self) -> None:
-        """Have the process killed: what was recorded is there again."""
+        """Kill and restart the process: recorded state is restored."""
         self.record()
         entries = {
             key: msgspec.json.decode(msgspec.json.encode(entry), type=SavedEntry)
@@ -130,7 +130,7 @@ class World:
         self.take_work()
 
     def record(self) -> None:
-        """Record the group, and the members that it says have changed."""
+        """Record the group and its changed members."""
         self.entries["G"] = saved_group(self.group)
         for member_id in self.group.touched:
             entry = saved_member(self.group, member_id)
@@ -146,7 +146,7 @@ class World:
         self.advance(INITIAL_DELAY_MS)
         self.is_slow = False
         self.take_work()
-        self.advance(COLLECT_MS)  # What has changed meanwhile.
+        self.advance(COLLECT_MS)  # Changes in the meantime.
         for member_id in list(self.group.members):
             self.hear(member_id)
         for _ in range(4):
@@ -163,7 +163,7 @@ def world() -> World:
 def test_members_that_start_together_get_their_shares_at_once(world: World):
     world.join("a")
     world.join("b")
-    assert world.hear("a") is None, "its assignment is made in a moment"
+    assert world.hear("a") is None, "its assignment is computed in a moment"
     world.advance(INITIAL_DELAY_MS)
     first, second = world.hear("a"), world.hear("b")
     assert first is not None
@@ -188,7 +188,7 @@ def test_a_partition_is_revoked_before_another_member_gets_it(world: World):
     assert world.group.is_moving("a")
     assert world.group.is_moving("b")
     assert world.group.state == "Reconciling"
-    assert world.beat("a") is Refusal.NONE  # It says nothing about what it has: it is revoking.
+    assert world.beat("a") is Refusal.NONE  # It does not report its partitions: it is revoking.
     assert world.hear("b") is None
     assert world.beat("a", owned=told.assigned) is Refusal.NONE
     assert world.hear("b") == HeartbeatAnswer("b", 2, of(0, 1, 2, 3) - told.assigned)
@@ -288,7 +288,7 @@ def test_a_member_that_joins_again_revokes_nothing_for_one_that_joins_with_it(wo
         HeartbeatAnswer("b", 2, world.owned["b"]),
     )
     assert sorted(world.owned["a"] | world.owned["b"]) == sorted(of(0, 1, 2, 3))
-    assert world.group.is_settled, "it has told that it has no partitions"
+    assert world.group.is_settled, "it has reported that it has no partitions"
 
 
 def test_a_static_member_that_leaves_for_a_while_keeps_its_partitions(world: World):
@@ -403,7 +403,7 @@ def test_a_group_has_a_limit_of_partitions(world: World, monkeypatch: pytest.Mon
 
 
 def test_topics_that_grow_do_not_grow_a_group_beyond_its_limit(world: World, monkeypatch: pytest.MonkeyPatch):
-    """A group of a thousand absent topics, which are made then, had four million partitions to assign."""
+    """A group of a thousand absent topics, created later, had four million partitions to assign."""
     monkeypatch.setattr(subscribed_topics, "PARTITIONS_MAX", 6)
     for member_id in ("a", "b"):
         world.join(member_id, "A", "T", "Z")
@@ -415,7 +415,7 @@ def test_topics_that_grow_do_not_grow_a_group_beyond_its_limit(world: World, mon
         world.round()
         world.settle()
         assert world.owned["a"] | world.owned["b"] == of(0, 1, 2, 3) | of(0, 1, topic="A"), (
-            "what was read stays"
+            "owned partitions stay"
         )
     world.counts["T"] = 1
     world.advance(TOPICS_LOOK_MS)
@@ -426,7 +426,7 @@ def test_topics_that_grow_do_not_grow_a_group_beyond_its_limit(world: World, mon
 
 @pytest.mark.parametrize("number", range(20))
 def test_a_member_that_takes_an_instances_place_gets_its_partitions(world: World, number: int):
-    """Which of its two former members counted depended on the hashes of their ids."""
+    """The hashes of the two former members' ids used to decide which one counted."""
     world.stable("a")
     world.join(f"first-{number}", instance_id="i")
     world.join(f"second-{number}")
@@ -571,7 +571,7 @@ def test_no_partition_has_two_owners_whatever_members_do(
 
 
 def test_a_member_that_another_coordinator_had_meanwhile_is_fenced():
-    """Both may have counted from 1 on, so its epoch does not tell: it would be given what others read."""
+    """Both may have counted from 1, so its epoch proves nothing: it would get partitions that others read."""
     world = World()
     world.stable("a", "b")
     had = world.owned["a"]
@@ -586,7 +586,7 @@ def test_a_member_that_another_coordinator_had_meanwhile_is_fenced():
 
 
 def test_a_member_that_returns_after_a_restart_with_what_it_had_keeps_it():
-    """Once it was heard, what it says that it has may be more for a moment, as between any two answers."""
+    """After its first heartbeat it may briefly report more partitions, as between any two answers."""
     world = World()
     world.stable("a", "b")
     had = dict(world.owned)

@@ -1,4 +1,4 @@
-"""Patterns of topics: they fit what Python's expressions fit, in a bounded time, or are refused."""
+"""Topic patterns: they match what Python's expressions match, in bounded time, or are refused."""
 
 import random
 import re
