@@ -246,7 +246,7 @@ class Walk(Cluster):
         super().do([each for each in effects if self.do_fences_answer or not isinstance(each, Gather)])
 
     def granted(self, grant: FenceGrant) -> None:
-        """Check nothing: silent fences and lying members may mislead a coordinator; fences refuse its grants."""
+        """Check nothing: silent fences and lying members may mislead a coordinator, but fences refuse."""
 
     def step(self) -> None:
         """Make one event happen, most often the passing of time."""
