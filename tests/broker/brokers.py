@@ -1,4 +1,4 @@
-"""A broker without sockets: a real store, a clock turned by hand, peers that keep what they are sent."""
+"""A broker without sockets: a real store, a manual clock, peers that record everything sent to them."""
 
 import random
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from tests.store.stores import Disk, plan_flush
 
 
 class QuestionKeeper(Performer):
-    """A performer that keeps the questions of its engine for a test to answer."""
+    """A performer that keeps its engine's questions for a test to answer."""
 
     asked: list[Question]
 
@@ -86,7 +86,7 @@ class Conversation:
         self.opaque = self.turns = 0
         self.is_killed = False
 
-    # What the world does.
+    # Events from outside.
 
     def advance(self, milliseconds: int) -> None:
         """Let time pass: held pulls expire, due messages are delivered, silent members leave."""
@@ -124,7 +124,7 @@ class Conversation:
         self.performer.follow()
 
     def read_cold(self) -> None:
-        """Run the threads that read what was not in memory."""
+        """Run the threads' cold reads."""
         self.threads.run_all(Thread.READ)
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Conversation:
         self.broker.store._release()
         self.disk.close_all()
 
-    # What clients do.
+    # Clients' actions.
 
     def give(self, peer: FakePeer, *commands: Command) -> None:
         """Deliver these commands in one read."""
@@ -155,13 +155,13 @@ class Conversation:
     def ask(
         self, peer: FakePeer, code: int, header: h.Header | dict[str, str] | None = None, body: object = b""
     ) -> Command:
-        """Make a request and return its answer; anything else that the peer was sent stays in its replies."""
+        """Make a request and return its answer; other commands to the peer stay in its replies."""
         command = self.command(code, header, body)
         self.give(peer, command)
         return find_answer(peer, command) or self.answer_later(peer, command)
 
     def answer_later(self, peer: FakePeer, command: Command) -> Command:
-        """Return the answer to a large request, which a thread works on or which takes several turns."""
+        """Return the answer to a large request, which needs a thread or several turns."""
         self.turns = 0
         while True:
             self.threads.run_all(Thread.COMPUTE)
@@ -310,7 +310,7 @@ def answer(peer: FakePeer, command: Command) -> Command:
 
 
 def notifications(peer: FakePeer) -> list[str]:
-    """Remove the notifications from the peer's replies and return the groups that they name."""
+    """Remove the notifications from the peer's replies and return the groups they name."""
     told = [reply for reply in peer.replies if reply.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
     peer.replies[:] = [reply for reply in peer.replies if reply not in told]
     assert all(reply.is_oneway and not reply.is_response for reply in told)

@@ -29,7 +29,7 @@ SESSION_MS = 1_000
 
 
 def group_at(broker_name: str, names: list[str], *, besides: str | None = None) -> str:
-    """Return a group that lives at this broker of these, and at the broker `besides` once it has joined."""
+    """Return a group that lives at one of these brokers, and at the broker `besides` once that has joined."""
     for number in range(1_000):
         group = f"g{number}"
         with_it = coordinator_of(group, [*names, besides]) if besides is not None else None
@@ -39,7 +39,7 @@ def group_at(broker_name: str, names: list[str], *, besides: str | None = None) 
 
 
 class Member:
-    """A consumer, what it handled and what its listener received. delay: how long its handler takes."""
+    """A consumer, its handled messages and its listener's calls. delay: how long its handler takes."""
 
     def __init__(self, cluster: "Cluster", group: str, name: str, **options: object) -> None:
         self.name = name
@@ -183,7 +183,7 @@ class Cluster:
         await self.start(name)
 
     async def kill(self, name: str) -> None:
-        """Kill a broker as SIGKILL does: connections end without a goodbye, and files stay as they are."""
+        """Kill a broker as SIGKILL does: connections break without a goodbye, and files stay as they are."""
         server = self.servers.pop(name)
         server._performer.stop()
         for listener in server._servers:
@@ -252,7 +252,7 @@ class Cluster:
         await self.producer.start()
 
     async def send(self, count: int, *names: str) -> None:
-        """Send so many messages to each queue of these brokers, or of all that run."""
+        """Send this many messages to each queue of these brokers, or of all running ones."""
         for queue in self.queues(*names) * count:
             body = b"%d" % len(self.sent)
             self.sent.append(body)
@@ -273,7 +273,7 @@ class Cluster:
         await until(lambda: len(self.handled) == len(self.sent))
 
     async def all_committed(self, group: str, count: int) -> None:
-        """Wait until so many messages of each queue are committed."""
+        """Wait until this many messages of each queue are committed."""
 
         def committed(queue: MessageQueue) -> int | None:
             offsets = self.servers[queue.broker_name].broker.offsets

@@ -15,11 +15,11 @@ from tests.transport.loops import until
 A, B = "broker-a", "broker-b"
 QUEUES = {A: 6, B: 4}
 COUNT = 20
-#: So few that most messages are still unread when the master is gone.
+#: Few enough that most messages are still unread when the master is gone.
 PREFETCHED = 1
 #: Longer than any stall of a busy machine.
 SESSION_MS = 30_000
-#: How soon members learn that a slave has their master's place, if they ask too early at first.
+#: How soon members learn that a slave replaces their master if they first ask too early.
 ROUTE_REFRESH_MS = 500
 
 
@@ -35,7 +35,7 @@ def of(member: Member, broker_name: str) -> set[MessageQueue]:
 
 
 async def all_but_the_first_unread(cluster: Cluster, group: str, *names: str) -> list[Member]:
-    """Return members whose handlers wait with what they prefetched, while the slave has everything."""
+    """Return members whose handlers block on prefetched messages, once the slave has everything."""
     members = [
         await cluster.join(
             group,
@@ -53,7 +53,7 @@ async def all_but_the_first_unread(cluster: Cluster, group: str, *names: str) ->
         member.gate = asyncio.Event()
     await cluster.send(COUNT)
     await cluster.copied(A)
-    queues = cluster.queues()  # Each of them is open, and not only assigned.
+    queues = cluster.queues()  # Each of them is open, not only assigned.
     await until(lambda: read_of(queues, *members) == set(queues))
     return members
 
@@ -134,7 +134,7 @@ async def test_the_queue_of_a_member_that_ends_is_opened_when_the_master_is_back
 async def test_what_a_masters_disk_lost_and_its_slave_delivered_makes_nobody_skip_what_takes_its_place(
     cluster: Cluster, tmp_path
 ) -> None:
-    """Under ASYNC_FLUSH a slave may have the last half second, which a power cut takes from its master."""
+    """Under ASYNC_FLUSH a slave may have the last half second that a power cut takes from its master."""
     group = group_at(B, cluster.names)
     one = await cluster.join(
         group,

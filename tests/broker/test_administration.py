@@ -1,4 +1,4 @@
-"""What administrators ask: topics, groups, statistics, the broker's state."""
+"""Administrators' requests: topics, groups, statistics, the broker's state."""
 
 import pytest
 
@@ -335,7 +335,7 @@ def test_the_earliest_message_and_yesterdays_counts_are_real(talk, peer):
 
 
 def test_every_request_answers_an_empty_header_and_a_torn_body(talk, peer):
-    """Whatever is missing or broken, there is one answer with a code, and the next request is served."""
+    """Any missing or broken part gets one answer with a code, and the next request is served."""
     codes = [*talk.broker.processors.singly, *talk.broker.processors.in_batches]
     for code in codes:
         for body in (b"", b"{", b"\x00" * 40):
@@ -353,7 +353,7 @@ def test_an_unknown_request_is_not_supported(talk, peer):
 
 
 def test_messages_sent_and_not_committed_are_in_flight(talk, peer):
-    """As with Apache's brokers, they count up to where the last pull was answered, whichever client pulls."""
+    """As with Apache's brokers, the count extends to the end of the last pull's answer, from any client."""
     for _ in range(4):
         talk.send(peer, queue_id=1)
 
@@ -417,7 +417,7 @@ def lag(talk: Conversation) -> int:
 
 
 def test_queues_that_a_group_has_not_read_are_kept(shrinking: Conversation):
-    """What was unread in them was read by nobody, and was no lag any more."""
+    """Their unread messages were lost to the group, and no longer counted as lag."""
     refused = shrink(shrinking)
     assert refused.code == C.INVALID_PARAMETER
     assert "groups have not read: G 2." in (refused.remark or "")
@@ -455,7 +455,7 @@ def test_a_group_that_reads_no_more_keeps_no_queues(shrinking: Conversation, day
 
 
 def test_a_group_with_members_keeps_its_queues(shrinking: Conversation):
-    """However long ago it has read there, or if it has committed nothing yet."""
+    """This holds however long ago it read there, or if it has committed nothing yet."""
     shrinking.clock.advance(8 * DAY_MS)
     for group in "GH":
         shrinking.beat(FakePeer(), "member", group, subscriptions=[subscription("S")])

@@ -23,7 +23,7 @@ A, B, C = "broker-a", "broker-b", "broker-c"
 
 
 class Asker:
-    """A member that queries a randomly drawn broker, another one each time, when it is notified.
+    """A member that queries a random broker, a different one each time, when it is notified.
 
     Without a notification it does not query again; Java's client would do so 20 s later.
     """
@@ -159,7 +159,7 @@ def held(group: Group) -> dict[str, frozenset[MessageQueue]]:
 
 
 def gained(before: dict[str, frozenset[MessageQueue]], group: Group) -> int:
-    """Return how many queues have another owner than before."""
+    """Return how many queues have changed owners."""
     return sum(len(asker.queues - before.get(asker.name, frozenset())) for asker in group.askers)
 
 
@@ -183,7 +183,7 @@ async def test_joins_and_departures_move_the_minimum(group):
 
 
 async def test_queues_of_a_broker_that_dies_are_shared_again_when_it_returns(group):
-    """Other queues stay with their owners as far as loads within one allow, whichever broker coordinates."""
+    """Other queues stay with their owners as far as even loads allow, whichever broker coordinates."""
     for name in ("one", "two"):
         await group.join(name)
     await group.even()
@@ -227,7 +227,7 @@ async def test_members_keep_their_queues_while_the_assigning_broker_hangs(cluste
     for name in (A, B):
         link = cluster.servers[name].broker.cluster.others.peers.links[C]
         link.is_linked = False
-        link.is_asking = True  # No beat finds out that it is there.
+        link.is_asking = True  # No heartbeat discovers it.
     two = await group.join("two")
     await one.ask_once()
     assert (len(one.queues), two.queues) == (8, frozenset())

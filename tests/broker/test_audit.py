@@ -1,4 +1,4 @@
-"""The audit of a broker: who changed what, who signed in and who was refused, as messages of LIBRA_AUDIT."""
+"""The audit of a broker: changes, sign-ins and refusals with their users, as messages of LIBRA_AUDIT."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.fakes import FakePeer
 
 
 def events(talk: Conversation, kind: str | None = None) -> list[dict[str, Any]]:
-    """Return what is recorded once the second is over."""
+    """Return the recorded events once the second is over."""
     talk.advance(COLLECTED_MS)
     talk.tick()
     found = [json.loads(message.body) for message in talk.messages(AUDIT_TOPIC)]
@@ -166,7 +166,7 @@ def test_without_authentication_or_switched_off_there_is_none(tmp_path: Path, op
 
 
 def test_a_slave_writes_it_to_its_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Its store is its master's."""
+    """A slave's store belongs to its master."""
     caplog.set_level("INFO")
     slave = Secured(tmp_path, broker_role="SLAVE", broker_id=1, namesrv_addr="127.0.0.1:1")
     slave.sends(Credentials("eve", "guessed"))
@@ -177,7 +177,7 @@ def test_a_slave_writes_it_to_its_log(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_flood_from_one_address_does_not_hide_the_refusals_of_another(secured: Secured):
-    """Over its own connection, as the broker sees it; how many were left out of the flood is written."""
+    """The other address has its own connection; the number of omitted refusals of the flood is recorded."""
     flood, other = secured.peer, FakePeer("10.0.0.9:40000")
     for second in range(3):
         for number in range(3 * KINDS_MAX):

@@ -64,7 +64,7 @@ def test_permitted_requests_are_served(talk: Conversation, guard: Guard):
 def test_a_reply_needs_permission_for_the_topic_of_replies_whatever_it_names(
     talk: Conversation, guard: Guard, topic: str
 ):
-    """Else whoever may send to any topic could have bodies pushed to the clients of all others."""
+    """Otherwise a user with one writable topic could have bodies pushed to all other users' clients."""
     waiting = FakePeer()
     talk.beat_producer(waiting, "waiting@1", "requesters")
     waiting.replies.clear()
@@ -80,7 +80,7 @@ def test_a_reply_needs_permission_for_the_topic_of_replies_whatever_it_names(
 def test_a_retry_needs_permission_for_the_topic_that_it_says_it_came_from(
     talk: Conversation, guard: Guard, names: tuple[str, ...]
 ):
-    """Members handle it as a message of that topic, and its dead letter is sent again to that topic."""
+    """Members handle it as a message of that topic, and its dead letter is resent to that topic."""
     text = "".join(f"{p.RETRY_TOPIC}\x01{name}\x02" for name in names)
     sent = talk.send(FakePeer(), "%RETRY%G", properties=text, reconsume_times=100)
     assert sent.code == C.NO_PERMISSION

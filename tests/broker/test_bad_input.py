@@ -64,7 +64,7 @@ def required_of(code: R) -> list[str]:
 
 
 class Asked:
-    """A broker or a name server that gets one request after the other."""
+    """A broker or a name server that receives one request after another."""
 
     def __init__(self, talk: Conversation) -> None:
         self.talk = talk
@@ -113,7 +113,7 @@ def code(request: pytest.FixtureRequest) -> R:
 
 @pytest.fixture(scope="module")
 def servers(code: R, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    """Return the servers that take all bad requests of a code."""
+    """Return the servers that receive all bad requests of a code."""
     talk = Conversation(tmp_path_factory.mktemp(code.name) / "data")
     talk.create_topic("Still", 1)
     yield Asked(talk)
@@ -147,7 +147,7 @@ def test_a_number_that_is_none_is_named(asked, code):
 
 
 def test_an_odd_value_gets_an_answer(asked, code):
-    """The request may also be held, as a pull behind the end is, but not raise or affect other clients."""
+    """The request may be held, like a pull beyond the end, but must not raise or affect other clients."""
     ext, numbers = ext_of(code), numbers_of(code)
     for name in ext:
         if name == VERSION_FIELD:

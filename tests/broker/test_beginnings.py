@@ -1,4 +1,4 @@
-"""Where groups began that have committed nothing: how many queues are remembered, and for how long."""
+"""Beginnings of groups without commits: how many queues are remembered, and for how long."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def opened(directory: Path, committed: ConsumerOffset) -> Beginnings:
 
 
 def test_the_oldest_groups_are_forgotten_beyond_the_bound(tmp_path, monkeypatch):
-    """Queues in which a group has committed since make room first."""
+    """Queues with a commit since then are dropped first."""
     monkeypatch.setattr(beginnings, "UNCHECKED_MAX", 10)
     monkeypatch.setattr(beginnings, "QUEUES_MAX", 50)
     committed = ConsumerOffset()
@@ -50,7 +50,7 @@ def test_what_is_deleted_is_forgotten_in_the_file_too(tmp_path):
 
 
 def test_offsets_before_the_first_message_change_nothing(tmp_path):
-    """Each pull with a lower one had the whole file written again."""
+    """Each pull with a lower offset used to rewrite the whole file."""
     talk, peer = Conversation(tmp_path), FakePeer()
     talk.create_topic("T", 1)
     talk.send(peer, queue_id=0)
@@ -62,7 +62,7 @@ def test_offsets_before_the_first_message_change_nothing(tmp_path):
 
 
 def test_removed_offsets_leave_no_beginning(tmp_path):
-    """A group would lag from where it pulled first, though nobody knows where it reads on."""
+    """Otherwise the group's lag would count from its first pull, although its next position is unknown."""
     talk, peer = Conversation(tmp_path), FakePeer()
     talk.create_topic("T", 2)
     talk.beat(peer, "alice")

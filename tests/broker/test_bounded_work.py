@@ -1,4 +1,4 @@
-"""Attacks by one small request, in units of work: what is decoded, encoded or stored, and in which slices."""
+"""Attacks by one small request, in units of work: decoding, encoding and storing, and their slices."""
 
 import gc
 import itertools
@@ -131,7 +131,7 @@ def test_a_large_body_is_decoded_by_a_thread(talk, peer, monkeypatch):
 
 
 def test_a_small_body_in_fastjsons_dialect_is_decoded_by_a_thread_too(talk, peer, monkeypatch):
-    """4 KiB of it took 5 ms; twenty clients that sent it delayed everyone else by 0.1 s."""
+    """4 KiB of it took 5 ms; twenty clients that sent it delayed all others by 0.1 s."""
     decoded = count_calls(monkeypatch, request_module, "decode_body")
     loose = talk.command(R.HEART_BEAT, None, b"{clientID:'c'}" + b" " * request_module.INLINE_LOOSE_BYTES_MAX)
     standard = talk.command(R.HEART_BEAT, None, heartbeat("c"))
@@ -247,7 +247,7 @@ def test_a_large_batch_is_stored_in_slices_and_later_sends_follow_it(talk, peer)
 
 
 def plain_batch(count: int, body: bytes = b"x") -> bytes:
-    """Return a batch as producers make it: nothing in its properties has to be looked at."""
+    """Return a batch as producers make it: none of its properties needs a check."""
     return encode_batch(BatchItem(0, body, b"UNIQ_KEY\x01%032X\x02" % number) for number in range(count))
 
 
@@ -276,7 +276,7 @@ def test_plain_messages_are_stored_in_larger_slices_of_so_many_and_so_many_bytes
     ids=["a smaller last message", "3 MB"],
 )
 def test_a_small_batch_is_stored_by_one_append_whatever_its_messages_sizes(tmp_path, peer, items):
-    """All of it or nothing, and without messages of others in between."""
+    """The batch is stored completely or not at all, without other messages in between."""
     talk = Conversation(tmp_path, commit_log_file_bytes=1 << 23)
     appended = appends_of(talk, len)
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), encode_batch(items))
@@ -287,7 +287,7 @@ def test_a_small_batch_is_stored_by_one_append_whatever_its_messages_sizes(tmp_p
 
 
 def alive(kind: type) -> int:
-    """Return how many objects of a type are alive."""
+    """Return the number of live objects of a type."""
     return sum(type(each) is kind for each in gc.get_objects())
 
 
@@ -455,7 +455,7 @@ def test_members_are_notified_of_a_connection_that_ended_in_slices(talk, peer, m
 
 
 def share_groups(talk, count: int) -> list[FakePeer]:
-    """Connect so many clients, which share twenty groups."""
+    """Connect this many clients, which share twenty groups."""
     groups = [ConsumerData(group_name=f"G{number}") for number in range(20)]
     peers = [FakePeer(f"10.0.0.{number}:1") for number in range(count)]
     for number, peer in enumerate(peers):
@@ -587,7 +587,7 @@ def test_the_health_of_many_groups_is_checked_in_slices(talk, peer, monkeypatch)
 
 
 def test_members_are_checked_in_slices(talk, peer, monkeypatch):
-    """Checking whether 20,000 are silent took 11 ms, once a second."""
+    """Checking 20,000 members for silence took 11 ms, once a second."""
     talk.broker.kernel.workload.begin_turn = turns_of(1)
     for number in range(10):
         talk.beat(peer, "alice", f"G{number}")
@@ -606,7 +606,7 @@ def test_members_are_checked_in_slices(talk, peer, monkeypatch):
 
 
 def count_new(found: list[int], act) -> int:
-    """Return how much an action adds to a list."""
+    """Return the number of items an action adds to a list."""
     before = len(found)
     act()
     return len(found) - before

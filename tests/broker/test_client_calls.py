@@ -1,4 +1,4 @@
-"""Requests of operators that members answer: each is passed on to the member, and its answer passed back."""
+"""Operators' requests that members answer: each is forwarded to the member, and the answer returned."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def member(talk) -> FakePeer:
 
 
 def passed_on(member: FakePeer) -> Command:
-    """Remove the request that was passed on from the member's replies and return it."""
+    """Remove the forwarded request from the member's replies and return it."""
     (request,) = [each for each in member.replies if not each.is_response]
     member.replies.remove(request)
     return request
@@ -74,7 +74,7 @@ def test_a_member_that_does_not_answer_is_reported_after_ten_seconds(talk, peer,
     assert find_answer(peer, command) is None
     talk.advance(1)
     assert answer(peer, command).code == C.CONSUME_MSG_TIMEOUT
-    respond(talk, member, request)  # It is too late, and belongs to no request.
+    respond(talk, member, request)  # It is too late and matches no request.
     assert peer.replies == []
 
 
@@ -140,7 +140,7 @@ def test_a_message_that_is_not_there_is_not_processed(talk, peer, member, messag
 
 
 def test_the_offsets_of_all_members_are_collected(talk, peer, member):
-    """One answers, one answers unreadably, one is silent: after 5 s the operator gets what there is."""
+    """One answers, one answers unreadably, one is silent: after 5 s the operator gets the partial result."""
     others = [FakePeer(f"10.0.0.9:{number}") for number in range(2)]
     for number, other in enumerate(others):
         talk.beat(other, f"other-{number}")

@@ -120,7 +120,7 @@ def test_a_client_that_reconnects_causes_no_rebalance(talk, peer, bob):
 
 
 def test_a_client_that_unregisters_and_is_back_in_one_read_has_left_before_it_joins(talk, peer):
-    """The other way round, its coordinator heard last that nobody allocates for itself."""
+    """In the opposite order, the coordinator's last news was that no member allocates for itself."""
     stock: list[object] = []
     talk.broker.members.consumers.observe_stock(lambda *change: stock.append(change))
     talk.beat(peer, "alice")
@@ -178,7 +178,7 @@ def test_subscriptions_of_all_members_are_bounded(talk, peer, bob):
 
 
 def test_one_group_leaves_as_much_room_to_all_others(talk, peer, monkeypatch):
-    """A user with one group took all 16 MB with two heartbeats: nobody else's consumers could begin."""
+    """A user with one group took all 16 MB with two heartbeats: no other user's consumers could start."""
     monkeypatch.setattr("libramq.groups.consumer_group.SUBSCRIPTION_BYTES_MAX", 10_000)
     crowd = [FakePeer(f"127.0.0.1:{number}") for number in range(40_000, 40_030)]
     codes = [
@@ -529,7 +529,7 @@ def test_queues_are_named_with_the_brokers_name(orderly, peer):
     assert heartbeat("x").consumer_data_set[0].group_name == "G"
 
 
-# Clients that go by a coordinator.
+# Clients of a coordinator.
 
 
 def test_every_heartbeat_answer_offers_coordinators(talk, peer):
@@ -582,7 +582,7 @@ def test_a_client_that_finds_a_coordinator_stops_allocating(talk, peer):
 
 
 def test_members_that_pop_own_no_queues_and_their_group_settles(talk, peer):
-    """Nobody has to set a message request mode: the group was "still moving" for ever, its queues unread."""
+    """Without a message request mode the group was "still moving" for ever, with its queues unread."""
     talk.create_topic("T")
     talk.beat(peer, "alice")
     popper = Popper(talk)

@@ -65,7 +65,7 @@ async def test_members_share_the_queues_of_all_brokers(cluster):
 
 
 async def test_others_read_the_drained_queues_of_a_member_that_is_still_stopping(cluster):
-    """All move but the unfinished message's queue, which follows the goodbye; no queue moves twice."""
+    """All queues move except the unfinished message's, which follows the goodbye; no queue moves twice."""
     group = group_at(B, cluster.names)
     one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
     await cluster.even(one, two)
@@ -89,7 +89,7 @@ async def test_others_read_the_drained_queues_of_a_member_that_is_still_stopping
 
 
 async def test_every_broker_records_the_rebalance_of_its_queues(cluster):
-    """Put together, the records show one rebalance with one cause, all of its moves, and no needless move."""
+    """Together the records show one rebalance with one cause, all of its moves, and no needless move."""
     group = group_at(B, cluster.names)
     one = await cluster.join(group, "one")
     await cluster.even(one)
@@ -251,7 +251,7 @@ async def test_a_member_that_left_while_a_broker_was_away_is_not_awaited(cluster
 
 
 async def test_name_servers_remember_who_had_a_topic(cluster):
-    """A reader that keeps its own positions got the queues of the others, and no word of any more."""
+    """A reader that keeps its own positions got the other brokers' queues, without notice of missing ones."""
     reader = QueueReader([cluster.namesrv.address], group="g", timeouts=Timeouts(retry_ms=300))
     try:
         assert len(await asyncio.to_thread(reader.queues, TOPIC)) == 16

@@ -1,4 +1,4 @@
-"""What is not in memory is read by a thread, so that a slow disk delays no other client."""
+"""A thread reads cold data, so that a slow disk delays no other client."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -140,7 +140,7 @@ def test_a_new_group_of_an_old_queue_waits_in_threads_only(started, peer):
 
 
 def test_a_message_sent_back_waits_its_delay_also_if_the_clock_is_set_while_it_is_read(started, peer):
-    """The delay counts from when the message is stored, not from the wall time of the request's arrival."""
+    """The delay counts from the time of storing, not from the wall time of the request's arrival."""
     talk, _ = started
     command = talk.command(R.CONSUMER_SEND_MSG_BACK, h.SendBackHeader(group="G", offset=0, delay_level=2))
     talk.give(peer, command)
@@ -188,7 +188,7 @@ def test_delayed_messages_are_read_by_a_thread_and_delivered_once(tmp_path, peer
 
 
 def test_the_progress_of_a_group_waits_in_threads_only(started, peer):
-    """The statistics need the times of the messages that it read last, and of the newest ones."""
+    """The statistics need the times of the group's last-read messages and of the newest ones."""
     talk, cold = started
     for queue_id in range(2):
         talk.broker.offsets.commit("G", "T", queue_id, 50)
@@ -246,7 +246,7 @@ def test_a_brokers_numbers_wait_in_threads_only(started, peer):
 
 
 def test_where_a_queue_is_to_begin_is_read_before_anything_changes(started):
-    """The handler of such a request has a thread read the unit, and then tries again."""
+    """The request's handler makes a thread read the unit, then tries again."""
     talk, cold = started
     store = talk.broker.store
     with pytest.raises(ColdRead) as raised, store.without_waiting():

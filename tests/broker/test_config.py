@@ -1,4 +1,4 @@
-"""broker.conf: Apache's names, what is understood and what is refused."""
+"""broker.conf: Apache's names, accepted and refused values."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_defaults_are_apaches_and_bind_to_this_machine():
     assert config.bind_address == "127.0.0.1"
     assert len(config.delay_levels_ms) == 18
     assert config.delay_levels_ms[:3] + config.delay_levels_ms[-1:] == [1_000, 5_000, 10_000, 7_200_000]
-    assert tuple(config.delay_levels_ms) == DELAY_LEVELS_MS  # What clients reckon with.
+    assert tuple(config.delay_levels_ms) == DELAY_LEVELS_MS  # Values that clients rely on.
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_properties_are_read_as_java_reads_them():
     }  # fmt: skip
 
 
-#: What OpenJDK 17 reads from such files by Properties.load, and String.trim().
+#: OpenJDK 17's reading of such files, by Properties.load and String.trim().
 AS_JAVA: dict[str, dict[str, str]] = {
     "brokerName my-broker": {"brokerName": "my-broker"},
     "brokerName\t=\tb\n a\fb": {"brokerName": "b", "a": "b"},
@@ -174,7 +174,7 @@ def test_the_treatment_of_damage_is_an_argument_and_not_an_option_of_the_file():
     ],
 )  # fmt: skip
 def test_options_that_would_weaken_security_or_durability_are_refused(name, value):
-    """The error names the option, says what the broker does not do, and what to write instead."""
+    """The error names the option, the missing behaviour, and the value to write instead."""
     with pytest.raises(ConfigError, match="would not do what the line promises") as refused:
         broker_config({name: value})
     assert str(refused.value).startswith(f"{name}={value}: ")
@@ -196,7 +196,7 @@ def test_options_without_effect_are_accepted_silently():
 
 
 def test_light_queues_need_both_options():
-    """With one of them Apache's broker puts no message into a light queue either, and says nothing."""
+    """With only one of them Apache's broker silently puts no message into a light queue either."""
     both = {"enableLmq": "true", "enableMultiDispatch": "true"}
     assert broker_config(both)[0].has_light_queues
     for name in both:

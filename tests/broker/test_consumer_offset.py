@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit what, the answer where there is none, and what a crash leaves."""
+"""Committed offsets: permitted commits, the answer without one, and the state after a crash."""
 
 from hashlib import sha256
 
@@ -225,7 +225,7 @@ def test_a_message_is_viewed_by_its_physical_offset(filled, peer):
 
 
 def test_a_record_of_a_deleted_topic_is_sent_to_a_slave_that_has_the_same(talk, peer):
-    """Other clients do not get it: a deleted topic's content must not be found by its offset."""
+    """Other clients do not get it: a deleted topic's content must not be readable by offset."""
     talk.create_topic("T")
     talk.send(peer, body=b"old")
     (message,) = talk.messages("T")
@@ -274,7 +274,7 @@ def test_a_pending_reset_sends_the_next_pull_there_and_later_commits_count(tmp_p
 
 
 def test_a_pull_that_begins_at_the_reset_is_served_at_once(tmp_path, peer):
-    """Of a member that has asked for its offset; others may hold messages from before."""
+    """This holds for a member that queried its offset; others may hold messages from before."""
     talk = migrated(tmp_path, "{0:2}", peer)
     assert query(talk, peer) == 2
     assert talk.pull(peer, queue_offset=2).code == C.SUCCESS
@@ -302,7 +302,7 @@ def test_an_operators_reset_replaces_a_pending_one(tmp_path, peer):
 
 
 def test_who_asks_hears_where_in_the_log_a_former_topic_was_deleted(filled: Conversation):
-    """Spark's source: positions in the former topic are not the next one's."""
+    """Spark's source needs it: positions in the former topic do not apply to the next one."""
     peer = FakePeer()
 
     def since(topic: str = "T") -> int:
@@ -332,7 +332,7 @@ def test_commits_beyond_the_end_of_one_queue_are_bounded_and_end_by_one_write(tm
     with pytest.raises(BrokerError, match="too many offsets lie beyond"):
         offsets.commit_as_sent("another", "T", 0, 2)
     offsets.commit_as_sent("another", "T", 1, 2)
-    offsets.commit_as_sent("G0", "T", 0, 3)  # Its own place.
+    offsets.commit_as_sent("G0", "T", 0, 3)  # Its own offset.
     offsets.write()
     talk.send(FakePeer())
     assert offsets.query("G1", "T", 0) == 0

@@ -1,4 +1,4 @@
-"""Control characters in what others are shown: a terminal that prints one obeys it."""
+"""Control characters in displayed text: a terminal that prints one obeys it."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from libramq.remoting.headers import GroupJoinHeader
 from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
 
-#: Of ASCII and Latin-1. It clears a terminal, ends a line, deletes, begins a sequence.
+#: Control characters of ASCII and Latin-1: they clear a terminal, end a line, delete, begin a sequence.
 CONTROLS = ["\x1b[2J", "\n", "\x7f", "\x9b", "\x01", "\x00"]
 IDS = [ascii(each) for each in CONTROLS]
 
@@ -46,7 +46,7 @@ def test_messages_with_one_in_tag_or_key_are_not_stored(
 
 @pytest.mark.parametrize("control", ["\x1b[2J", "\t", "\x7f", "\x9b"])
 def test_messages_that_are_sent_back_lose_them(talk: Conversation, peer: FakePeer, control: str):
-    """Those from before are in logs: refused, an ordered group's message would hold its queue for ever."""
+    """Older ones are in logs; if refused, an ordered group's message would block its queue for ever."""
     talk.beat(peer, "client", "G")
     properties = {"TAGS": f"a{control}b", "KEYS": f"k{control}", "own": f"x{control}", "DELAY": "1"}
     assert talk.send(peer, "%RETRY%G", properties=properties).code == C.SUCCESS

@@ -38,7 +38,7 @@ COLLECT_MS = 20
 
 
 class Client:
-    """One of our clients, which makes one request at a time."""
+    """A LibraMQ client that makes one request at a time."""
 
     def __init__(
         self, talk: Conversation, name: str, *, instance: str | None = None, tags: str = "*"
@@ -211,11 +211,11 @@ def committed(talk: Conversation, queue_id: int) -> int | None:
     return talk.broker.offsets.query("G", "T", queue_id)
 
 
-# Standing still.
+# Stalls.
 
 
 def test_a_broker_that_stalled_keeps_its_members(talk):
-    """The broker stalls for longer than their sessions; timers fire before what members sent is read."""
+    """The broker stalls beyond their sessions; timers fire before the members' requests are read."""
     alice, bob = both(talk)
     talk.extend_deadlines(SESSION_MS + 5_000)
     assert (alice.news(), bob.news()) == (C.SUCCESS, C.SUCCESS), "it is time for that"
@@ -286,7 +286,7 @@ def test_a_poll_without_news_is_answered_within_a_third_of_the_session(talk):
     assert alice.news() == C.SUCCESS
 
 
-# Members that disappear.
+# Disappearing members.
 
 
 def test_a_zombie_is_fenced_with_its_held_pull(talk):
@@ -623,7 +623,7 @@ def test_nothing_is_opened_or_granted_on_a_full_disk(talk):
     assert bob.open(first).code == C.SYSTEM_ERROR
     assert alice.pull(second) == C.SUCCESS
     alice.release(second)
-    assert bob.poll().news() is None  # Not recorded, not said.
+    assert bob.poll().news() is None  # Nothing unrecorded is announced.
     talk.disk.bytes_left = None
     assert bob.open(first).code == C.SUCCESS
     talk.advance(1_000)
@@ -631,7 +631,7 @@ def test_nothing_is_opened_or_granted_on_a_full_disk(talk):
     assert bob.open_all() == sorted([first, second])
 
 
-# What members are warned of.
+# Warnings to members.
 
 
 def test_members_are_warned_of_conflicting_filters_until_they_agree(talk):
@@ -645,7 +645,7 @@ def test_members_are_warned_of_conflicting_filters_until_they_agree(talk):
     alice.release()
     alice.poll()
     bob.poll()
-    assert bob.news() == C.SUCCESS  # What alice released.
+    assert bob.news() == C.SUCCESS  # Alice's released queues.
     assert bob.warning
     again = Client(talk, "again", instance="two").join().poll()
     talk.advance(COLLECT_MS)
@@ -665,7 +665,7 @@ def test_members_of_different_topics_are_not_warned(talk):
     assert alice.news() is None
 
 
-# What is seen from outside.
+# Observations from outside.
 
 
 def test_each_change_is_recorded_once_under_the_groups_epoch(talk):
@@ -738,7 +738,7 @@ def test_a_rebalance_settles_only_after_every_release(talk):
 
 
 def test_a_queue_belongs_to_its_opener_even_before_the_first_pull(talk):
-    """Bob is paused: he has opened his queues, and reads nothing."""
+    """Bob is paused: he has opened his queues but reads nothing."""
     alice, bob = both(talk)
     for queue_id in alice.held:
         alice.pull(queue_id)
@@ -828,7 +828,7 @@ def handed_over(talk: Conversation, give_up: Callable[[Client], None]) -> Rebala
     ids=["on a join", "on a clean stop"],
 )
 def test_queues_handed_over_committed_have_no_redelivery(talk, give_up):
-    """Alice was sent more than she handled; what she had not handled is not counted as redelivered."""
+    """Alice received more than she handled; her unhandled messages do not count as redelivered."""
     assert handed_over(talk, give_up).redelivered_upper_bound == 0
 
 
@@ -905,7 +905,7 @@ def test_after_a_crash_of_the_group_uncommitted_messages_are_redelivered(talk):
 
 @pytest.mark.parametrize("has_committed", [True, False])
 def test_after_a_brokers_restart_redelivery_is_unknown(talk, tmp_path, has_committed):
-    """What Bob, who does not return, was sent is not recorded; unknown must not be reported as none."""
+    """Deliveries to Bob, who does not return, are not recorded; unknown must not be reported as none."""
     alice, bob = both(talk)
     for queue_id in bob.held:
         bob.pull(queue_id)

@@ -1,4 +1,4 @@
-"""Records that the disk has damaged: what is queued behind them is delivered, checked and popped.
+"""Records damaged on the disk: later messages are still delivered, checked and popped.
 
 The damaged records are not stored again, since that would give them a valid checksum.
 """

@@ -1,6 +1,6 @@
 """Timer files that are missing, empty, cut, zeroed, old, or of another precision.
 
-Waiting messages are delivered all the same: perhaps twice, but never not at all.
+Pending messages are still delivered, perhaps twice, but at least once.
 """
 
 import shutil
@@ -111,7 +111,7 @@ def test_a_clock_that_was_ahead_for_a_while_loses_no_message(tmp_path, stop, pee
     assert bodies(talk) == [b"0", b"1"]
     talk.clock.set_wall(by_ms=-3_600_000)
     send_at(talk, peer, NOW_MS + 60_000, body=b"2")
-    for _ in range(20):  # Collected, and what is written of the files is cut short everywhere.
+    for _ in range(20):  # Collected, with all written files truncated.
         talk.advance(100)
         talk.flush()
     getattr(talk, stop)()

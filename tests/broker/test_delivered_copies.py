@@ -1,4 +1,4 @@
-"""What a delay level had delivered before a kill is in the log, and is not delivered again."""
+"""Messages that a delay level delivered before a kill are in the log and are not delivered again."""
 
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def test_messages_whose_copies_lie_in_a_cold_file_are_delivered_once(talk: Conve
 
 
 def test_what_was_delivered_before_a_kill_is_forgotten_once_all_of_it_was_passed(talk: Conversation) -> None:
-    """One message took a KiB for as long as the process ran: 300 MB where 20,000 a second are delayed."""
+    """Each message took a KiB until the process ended: 300 MB at 20,000 delayed messages a second."""
     for level in ("1", "3"):
         for number in range(5):
             send(talk, b"%d" % number, level=level)

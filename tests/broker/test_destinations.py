@@ -1,4 +1,4 @@
-"""Delayed messages whose topic or queue is gone when they are due: where they are stored, who reads them."""
+"""Delayed messages whose topic or queue is gone when they are due: where they are stored and read."""
 
 import pytest
 
@@ -20,7 +20,7 @@ WAITS = [
 
 
 def wait(talk: Conversation) -> None:
-    """Let the time pass in which messages are due, with the disk keeping up."""
+    """Let the time of due messages pass, with the disk keeping up."""
     for _ in range(4):
         talk.advance(500)
         talk.flush()
@@ -55,7 +55,7 @@ def delete(talk: Conversation) -> None:
 
 
 def dropped(talk: Conversation) -> str:
-    """Return how many messages the broker says that it dropped."""
+    """Return the number of messages the broker reports as dropped."""
     reply = talk.ask(FakePeer(), R.GET_BROKER_RUNTIME_INFO)
     return decode_body(reply.body, KVTable).table["libraDroppedOfDeletedTopics"]
 
@@ -65,7 +65,7 @@ def dropped(talk: Conversation) -> str:
 def test_messages_for_a_deleted_topic_are_not_for_the_next_one_of_its_name(
     talk, peer, properties, has_queues, caplog
 ):
-    """They were delivered into it (apache/rocketmq #8537)."""
+    """They used to be delivered to the new topic (apache/rocketmq #8537)."""
     talk.create_topic("T", 1)
     if has_queues:
         talk.send(peer, "T", queue_id=0)
@@ -106,7 +106,7 @@ def test_a_half_message_of_a_deleted_topic_is_not_committed_into_the_next_one(
 
 
 def test_nobody_is_asked_about_a_half_message_of_a_deleted_topic(talk, peer):
-    """One whose producer is asked already is not committed, either; a rollback drops nothing."""
+    """A half message under check is not committed either; a rollback drops nothing."""
     talk.create_topic("T", 4)
     asked = FakePeer("10.0.0.7:1")
     talk.beat_producer(asked, "producer")

@@ -1,4 +1,4 @@
-"""Servers that encrypt: among each other always, and with clients that want it, or with all of them."""
+"""TLS servers: always among each other, and with all clients or those that request it."""
 
 import asyncio
 import contextlib

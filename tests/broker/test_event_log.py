@@ -23,7 +23,7 @@ def talk(tmp_path: Path):
 
 
 def test_an_event_is_stored_after_the_answers_of_its_turn(talk: Conversation):
-    """Members wait for those, and nobody waits for history."""
+    """Members wait for answers; no one waits for history."""
     assert talk.beat(FakePeer(), "alice").code == 0
     assert stored(talk) == []
     assert talk.broker.engine.next_due_ms == talk.clock.monotonic_ms()

@@ -1,4 +1,4 @@
-"""Few descriptors, as with `ulimit -n 128`: queue files leave some to everything else."""
+"""Few descriptors, as with `ulimit -n 128`: queue files leave some for all other uses."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ QUEUES = 200
 
 @contextmanager
 def descriptors(count: int) -> Iterator[None]:
-    """Let this process have so many descriptors."""
+    """Limit this process to this many descriptors."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, limits[1]))
     try:
@@ -52,7 +52,7 @@ def fill(talk: Conversation, queues: range) -> None:
 
 
 def test_the_files_of_many_queues_take_a_share_of_the_descriptors(tmp_path: Path):
-    """They took all of 256, so that nobody could connect, and no file could be made, for ever."""
+    """They took all 256, so that no client could connect and no file could be created, for ever."""
     limit = count_open() + 160
     with descriptors(limit):
         talk = Conversation(tmp_path)

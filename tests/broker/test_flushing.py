@@ -33,7 +33,7 @@ from libramq.store import FlushDiskType, MessageStore, StoreConfig
 from tests.fakes import ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.store.stores import Disk, message
 
-TIMEOUT_S = 4  # Less than syncFlushTimeout, after which everybody is answered anyhow.
+TIMEOUT_S = 4  # Less than syncFlushTimeout, after which every sender is answered anyway.
 
 
 class SlowDisk(Disk):
@@ -45,7 +45,7 @@ class SlowDisk(Disk):
         self.is_stuck = threading.Event()
         self.opens_left: int | None = None
         self.was_refused = threading.Event()
-        self.refused_name = ""  # What a refused path ends with, for `was_refused`.
+        self.refused_name = ""  # The suffix of refused paths, for `was_refused`.
         self._of_queues: set[int] = set()
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
@@ -163,7 +163,7 @@ async def test_an_acknowledgement_does_not_wait_for_the_flush_of_consume_queues(
 
 
 class LogFlushes(Disk):
-    """A disk that counts the flushes of the log, and what it was to begin with before."""
+    """A disk that counts the log's flushes and the writes begun ahead of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ def test_an_acknowledged_send_is_two_events(tmp_path):
         durability.wait(recorded(Sender(), answers), store.append_batch([message(text)])[0].end)
         performer.follow()
 
-    send("The first one begins a file, and flushes its directory, too.")
+    send("The first one begins a file, and also flushes its directory.")
     threads.run_all(Thread.FLUSH)
     before = disk.log_flushes
     events.clear()
@@ -300,7 +300,7 @@ def test_a_sender_that_is_alone_is_answered_within_the_event_of_its_send(fast):
     sender = Sender()
     fast.send(sender)
     assert fast.answers == []
-    fast.timers.come()  # Another might have sent, too.
+    fast.timers.come()  # Another sender might have sent as well.
     assert fast.answers == [True]
     for count in (2, 3):
         fast.send(sender)
@@ -325,7 +325,7 @@ def test_the_disk_begins_with_the_messages_of_a_lone_sender_before_their_flush(f
     for _ in range(3):
         fast.send(alone)
         fast.timers.come()
-    assert fast.disk.begun == 1  # The first two showed that nobody else sends.
+    assert fast.disk.begun == 1  # The first two showed that no one else sends.
     fast.send(other)
     for sender in (alone, other, alone):
         fast.send(sender)
@@ -357,7 +357,7 @@ def test_a_flush_that_takes_too_long_is_answered_in_the_order_of_the_sends(fast)
 
 
 def test_a_disk_that_takes_long_is_not_made_to_begin_before_the_flush(fast):
-    """Its queue may be full, and the loop would wait for that at each send while a thread flushes."""
+    """The disk's queue may be full, and the loop would wait for it at each send while a thread flushes."""
     alone = Sender()
     for _ in range(3):
         fast.send(alone)
@@ -381,7 +381,7 @@ def fail_to_answer(missing: Missing) -> None:
 
 @pytest.mark.parametrize("has_failed", [False, True], ids=["the time is up", "the flush has failed"])
 def test_those_behind_one_that_cannot_be_answered_are_answered_when_their_time_is_up(fast, has_failed):
-    """They have one deadline together."""
+    """They share one deadline."""
     sender, durability = Sender(), fast.durability
     fast.threads.does_brief_work = False
     (result,) = fast.store.append_batch([message("x")])
@@ -466,7 +466,7 @@ def test_a_large_flush_is_left_to_the_thread(fast):
 
 
 def test_zeroes_that_were_written_ahead_are_flushed_by_the_thread(fast):
-    """One flush in a MiB writes all of it: too much for the loop to wait."""
+    """One flush per MiB writes all of it, which takes too long for the loop."""
     sender, by_thread = Sender(), 0
     fast.send(sender)
     fast.timers.come()

@@ -33,7 +33,7 @@ from tests.protocols.kafka.peers import KafkaEndpoint
 
 
 def test_a_new_group_pulls_from_a_full_disk(tmp_path):
-    """The pull creates the group implicitly; that this cannot be recorded must not fail the pull."""
+    """The pull creates the group implicitly; a failure to record that must not fail the pull."""
     talk, peer = Conversation(tmp_path), FakePeer()
     assert talk.send(peer, body=b"before").code == ResponseCode.SUCCESS
     talk.disk.bytes_left = 0
@@ -111,7 +111,7 @@ def test_a_full_disk_is_logged_once_a_minute_and_refuses_changes_with_its_reason
 
 
 def test_what_a_full_disk_keeps_from_being_written_is_logged_once(tmp_path, caplog):
-    """Each file of progress, and each group's state, had a line a second; the log may be on that disk."""
+    """Each progress file and each group's state logged a line a second, perhaps to the full disk."""
 
     def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
@@ -185,7 +185,7 @@ def open_on(disk: MemoryDisk, clock: ManualClock) -> Broker:
 
 @pytest.mark.parametrize("how", ["removed", "moved", "exchanged", "log removed"])
 def test_sends_are_refused_once_the_store_is_gone(tmp_path, how, caplog):
-    """They stayed acknowledged, into files that nobody would find."""
+    """Sends were still acknowledged, but went to files that no reader would find."""
     root = tmp_path / "store"
     talk, peer = Conversation(root), FakePeer()
     assert talk.send(peer, body=b"kept").code == ResponseCode.SUCCESS
@@ -210,7 +210,7 @@ def test_sends_are_refused_once_the_store_is_gone(tmp_path, how, caplog):
 
 @pytest.mark.parametrize("how", ["removed", "exchanged"])
 def test_a_store_that_is_gone_is_noticed_though_nothing_is_stored(tmp_path, how, caplog):
-    """Commits and resets stayed acknowledged; their journals made the directory again."""
+    """Commits and resets were still acknowledged; their journals recreated the directory."""
     root = tmp_path / "store"
     talk, peer = Conversation(root), FakePeer()
     talk.beat(peer, "client")
@@ -281,7 +281,7 @@ def test_a_log_in_several_directories_is_refused(name, value):
 
 
 def test_readiness_follows_the_disk_though_nobody_sends(tmp_path):
-    """It was ready on a full disk, and refused after room was made until somebody sent."""
+    """It reported ready on a full disk, and unready after space was freed, until the next send."""
     talk, peer = Conversation(tmp_path), FakePeer()
     metered = Metered(talk)
     talk.create_topic("T")
@@ -308,7 +308,7 @@ def test_readiness_follows_the_disk_though_nobody_sends(tmp_path):
 
 
 def test_a_slave_is_ready_on_a_disk_on_which_its_master_would_refuse_sends(tmp_path):
-    """It goes on storing what its master sends it, as long as there is room."""
+    """The slave keeps storing its master's records as long as there is room."""
     talk = Conversation(tmp_path, broker_role="SLAVE", broker_id=1, namesrv_addr="127.0.0.1:1")
     metered = Metered(talk)
     talk.disk.space = DiskUsage(used_bytes=91, available_bytes=9)

@@ -1,6 +1,6 @@
 """Messages whose properties fill all available room, or have odd values.
 
-What the broker adds must not lose them, and they must not block the messages behind them.
+The broker's additions must not lose them, and they must not block later messages.
 """
 
 from collections.abc import Mapping

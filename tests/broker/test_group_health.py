@@ -1,4 +1,4 @@
-"""What a broker diagnoses about its groups, and where it reports that."""
+"""A broker's diagnoses of its groups, and where it reports them."""
 
 from libramq.broker.groups import group_health
 from libramq.broker.groups.group_health import (
@@ -51,7 +51,7 @@ def test_a_healthy_group_has_no_diagnosis(talk):
 
 
 def test_a_topic_that_no_broker_has_is_reported_until_somebody_creates_it(talk, peer):
-    """Its members wait in silence. Topics of retries and dead letters come with the first of them."""
+    """Its members wait silently. Retry and dead-letter topics are created with their first message."""
     talk.create_topic("T", 4)
     topics = [subscription(name) for name in ("T", "Ordres", "%LMQ%x", "%RETRY%G", "%DLQ%other")]
     talk.beat(peer, "alice", subscriptions=topics)
@@ -86,7 +86,7 @@ def text(talk: Conversation) -> str:
 
 
 def test_members_of_a_coordinated_group_that_name_other_strategies_are_reported(talk):
-    """A coordinator gives each queue one reader, so nothing was to be seen at the queues."""
+    """A coordinator gives each queue one reader, so the queues showed no symptom."""
     talk.create_topic("T", 4)
     for name, strategy in (("alice", "AVG"), ("bob", "balanced_sticky"), ("carol", "AVG")):
         peer = FakePeer(f"10.0.0.{len(name)}:1000")
@@ -130,7 +130,7 @@ def test_a_group_that_is_popped_and_pulled_is_reported_and_one_that_changes_is_n
 
 
 def test_an_orderly_member_of_a_coordinated_group_beside_another_is_reported(talk):
-    """Nobody locks queues there, so nothing was to be seen at the locks."""
+    """No member locks queues there, so the locks showed no symptom."""
     talk.create_topic("T", 4)
     found = []
     for name, orderly in (("old", None), ("alice", True), ("bob", False)):
@@ -168,7 +168,7 @@ def test_an_orderly_member_beside_another_is_reported(talk):
 
 
 def test_what_was_seen_of_a_group_whose_members_have_gone_does_not_count(talk):
-    """It was kept for ever, and counted as the look before when they were back."""
+    """The observation was kept for ever, and counted as the previous check when they returned."""
     talk.create_topic("T", 2)
     talk.beat(FakePeer("10.1.0.0:1000"), "carol", "H")
     body = LockBatchBody(
@@ -230,7 +230,7 @@ def test_different_topics_in_a_coordinated_group_are_reported(talk):
 
 
 def stalled(talk: Conversation, peer: FakePeer, milliseconds: int, **fields: object) -> bool:
-    """Return whether the group has stalled after so long, in which its member says that it lives."""
+    """Return whether the group has stalled after this long, during which its member sends heartbeats."""
     for _ in range(0, milliseconds, LOOK_MS):
         talk.advance(LOOK_MS)
         talk.beat(peer, "alice", **fields)
@@ -279,7 +279,7 @@ def test_queues_in_which_messages_wait_are_kept_up_to_a_bound(talk, peer, monkey
 
 
 def test_an_orderly_group_that_fails_at_a_message_is_reported_after_a_minute(talk, peer):
-    """Its members repeat the message where it is, and send nothing back."""
+    """Its members retry the message in place and send nothing back."""
     talk.create_topic("T", 1)
     talk.beat(peer, "alice")
     talk.send(FakePeer(), "T")
@@ -356,7 +356,7 @@ def test_broadcasting_members_are_not_compared(talk):
 
 
 def test_members_that_their_coordinator_does_not_answer_are_reported_by_whoever_hears_them(talk):
-    """They say so in heartbeats, which reach other brokers than the coordinator's."""
+    """They report it in heartbeats, which also reach brokers other than the coordinator's."""
     talk.create_topic("T", 4)
     alice, _ = join(talk, "alice", "bob", stock=False)
     talk.beat(alice, "alice", stock=False, lease_ended=True)
@@ -366,7 +366,7 @@ def test_members_that_their_coordinator_does_not_answer_are_reported_by_whoever_
 
 
 def test_a_group_has_not_stalled_while_its_broker_stood_still(talk, peer):
-    """Its members could not commit then; what had stalled before counts on."""
+    """Its members could not commit then; earlier stalls continue to count."""
     talk.create_topic("T", 1)
     talk.beat(peer, "alice")
     talk.send(FakePeer(), "T")

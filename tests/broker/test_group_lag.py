@@ -28,7 +28,7 @@ class Metered:
         self.server.observe(talk.broker)
 
     def look(self) -> None:
-        """Sample, and look at the lag of all groups."""
+        """Sample the metrics and compute the lag of all groups."""
         self.talk.advance(LAG_MS)
         self.server.sample(self.talk.broker, 1, {}, 0)
         self.talk.performer.follow()
@@ -54,7 +54,7 @@ def commit(talk: Conversation, peer: FakePeer, offset: int, queue_id: int = 0, g
 
 
 def test_a_group_whose_only_member_died_is_reported(talk, peer, metered, caplog):
-    """Its queues are unowned, its messages wait; both end when a member is back."""
+    """Its queues have no owner and its messages wait until a member returns."""
     talk.create_topic("T", 2)
     talk.beat(peer, "alice")
     for queue_id in (0, 1):
@@ -96,7 +96,7 @@ def test_few_of_many_groups_without_members_are_named_in_the_log(talk, peer, met
 
 
 def test_messages_in_a_queue_that_a_dead_group_never_read_count(talk, peer, metered):
-    """Batches go to one queue: all that came since its end may be where it had nothing to commit."""
+    """Batches go to one queue: all messages since the group died may be where it never committed."""
     talk.create_topic("T", 2)
     talk.beat(peer, "alice")
     commit(talk, peer, 0, queue_id=0)
@@ -115,7 +115,7 @@ def left(talk: Conversation, peer: FakePeer) -> None:
 
 
 def test_a_group_that_dies_before_its_first_commit_is_reported(tmp_path, request):
-    """Where it began is known after the broker's restart, too, until the group is deleted."""
+    """Its beginning is known even after the broker's restart, until the group is deleted."""
     talk, peer = Conversation(tmp_path), FakePeer()
     talk.create_topic("T", 2)
     talk.send(FakePeer(), "T", queue_id=0)
@@ -171,7 +171,7 @@ def test_a_group_that_hangs_from_its_start_has_the_lag_that_tools_show(talk, pee
 
 
 def test_a_group_that_pulled_behind_the_end_begins_at_the_end(talk, peer, metered):
-    """Its lag was 0 until the queue was as long as the offset that somebody had named."""
+    """Its lag was 0 until the queue reached the requested offset."""
     talk.create_topic("T", 1)
     talk.beat(peer, "alice")
     talk.pull(peer, queue_offset=5_000)
@@ -183,7 +183,7 @@ def test_a_group_that_pulled_behind_the_end_begins_at_the_end(talk, peer, metere
 
 
 def test_readers_that_are_no_members_have_no_beginning(talk, peer, metered):
-    """Neither those that assign their queues, nor broadcasting ones: they keep their offsets themselves."""
+    """This applies to readers that assign their queues and to broadcasting ones, which keep their offsets."""
     talk.create_topic("T", 1)
     talk.send(FakePeer(), "T")
     talk.beat(peer, "alice", message_model="BROADCASTING")
@@ -211,7 +211,7 @@ def test_whoever_commits_without_being_a_member_reads(talk, peer, metered):
 
 
 def test_a_lag_that_nobody_knows_is_unknown(talk, peer, metered):
-    """It is never 0; what is known of other queues counts."""
+    """It is never reported as 0; known lags of other queues count."""
     talk.create_topic("T", 2)
     talk.beat(peer, "alice")
     talk.send(FakePeer(), "T", queue_id=0)

@@ -1,4 +1,4 @@
-"""Messages that fail again and again, as operators see them before they are dead letters."""
+"""Messages that fail repeatedly, as operators see them before they become dead letters."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def fail(talk: Conversation, peer: FakePeer, offset: int, level: int, group: str
 
 
 def fail_often(talk: Conversation, peer: FakePeer, times: int) -> None:
-    """Have one message of G fail so many times; after the last it waits for an hour."""
+    """Let one message of G fail this many times; after the last failure it waits for an hour."""
     talk.send(peer)
     offset = talk.messages("T")[-1].physical_offset
     for _ in range(times - 1):
@@ -36,7 +36,7 @@ def fail_often(talk: Conversation, peer: FakePeer, times: int) -> None:
 
 
 def problems(talk: Conversation) -> list[tuple[str, str]]:
-    """Return the diagnoses once everything that waits was counted: it is at the next check."""
+    """Return the diagnoses of the next check, once all waiting messages were counted."""
     kinds(talk)
     return kinds(talk)
 
@@ -49,7 +49,7 @@ def failing(talk: Conversation, peer: FakePeer) -> Conversation:
 
 
 def test_a_message_that_has_failed_three_times_is_a_problem_of_its_group(failing, peer, caplog):
-    """It was to be seen nowhere before it was a dead letter, nearly five hours later."""
+    """It used to be invisible until it became a dead letter, nearly five hours later."""
     fail_often(failing, peer, FAILURES_MIN - 1)
     assert problems(failing) == []
     fail_often(failing, peer, FAILURES_MIN + 2)
@@ -137,7 +137,7 @@ def test_a_level_that_goes_on_elsewhere_is_counted_again(failing, peer):
 
 
 def test_while_a_level_is_counted_again_it_is_unknown_what_waits(failing, peer):
-    """What was counted so far would pass for all of it."""
+    """A partial count would pass for the total."""
     for _ in range(READ_MAX + 3):
         fail_often(failing, peer, 1)
     problems(failing)
@@ -151,7 +151,7 @@ def test_while_a_level_is_counted_again_it_is_unknown_what_waits(failing, peer):
 
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_what_waits_for_a_deleted_retry_topic_is_no_problem_of_the_next_one(failing, peer, is_counted):
-    """It is dropped when it is due; an operator who has begun anew was alarmed until then."""
+    """It is dropped when due; until then it alarmed an operator who had recreated the topic."""
     retries = failing.broker.members.retries
     fail_often(failing, peer, FAILURES_MIN)
     if is_counted:
@@ -173,7 +173,7 @@ def test_what_waits_for_a_deleted_retry_topic_is_no_problem_of_the_next_one(fail
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_group_goes_on_failing_without_its_last_member(tmp_path, request, restarts):
-    """The problem ended with the member, and was to be seen nowhere until the message came again."""
+    """The problem ended with the member, and was invisible until the message was redelivered."""
     talk, peer = Conversation(tmp_path), FakePeer()
     talk.create_topic("T", 1)
     talk.beat(peer, "alice", subscriptions=[subscription("T"), subscription(RETRY)])
@@ -203,7 +203,7 @@ def test_a_group_goes_on_failing_without_its_last_member(tmp_path, request, rest
 
 @pytest.mark.parametrize("is_member", [False, True])
 def test_a_popped_message_that_fails_again_and_again_is_a_problem(failing, peer, is_member):
-    """Of members, and of programs that only pop; whether it is postponed or just not acknowledged."""
+    """This covers members and programs that only pop, and both postponed and unacknowledged messages."""
     popper = Popper(failing)
     if is_member:
         popper.peer = peer

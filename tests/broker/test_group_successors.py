@@ -230,7 +230,7 @@ def test_a_successor_that_lost_a_request_asks_for_everything(brokers: Brokers):
 
 
 def test_a_silent_successor_is_waited_for_until_its_copies_are_too_old(brokers: Brokers):
-    """Otherwise it might continue with shares that somebody else has got since."""
+    """Otherwise it might continue with shares that were reassigned since."""
     a, b = brokers.all[A], brokers.all[B]
     name = brokers.group(A, B)
     a.put(name, classic(7))
@@ -318,7 +318,7 @@ def test_a_broker_that_is_back_gets_the_groups_that_it_coordinates():
 
 
 def test_a_group_that_is_too_large_is_not_passed_on(brokers: Brokers):
-    """A request that nobody takes would be repeated for ever."""
+    """A request that is never accepted would be repeated for ever."""
     a, b = brokers.all[A], brokers.all[B]
     name = brokers.group(A, B)
     a.put(name, classic(1))

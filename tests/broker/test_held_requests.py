@@ -1,4 +1,4 @@
-"""Held requests: those that wait for a message, a member or a client keep nothing of their frames.
+"""Held requests, which wait for a message, a member or a client, keep nothing of their frames.
 
 A client may hold thousands, with headers of 1 MiB and bodies of 4: three connections took 0.7 GB.
 """

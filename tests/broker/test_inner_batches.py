@@ -65,7 +65,7 @@ def test_whole_batches_are_for_clients_that_unwrap_them(filled):
 
 
 def test_others_get_messages(filled):
-    """Java's clients, and ours of earlier releases, which would take a batch for one message."""
+    """These are Java's clients and earlier LibraMQ releases, which would take a batch for one message."""
     reply = filled.pull(FakePeer(), queue_offset=1)
     assert bodies(reply) == [b"b", b"c", b"d", b"e"]
     assert bodies(filled.pull(FakePeer(), queue_offset=1, lb_takes_batches=False)) == [b"b", b"c", b"d", b"e"]

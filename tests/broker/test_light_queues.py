@@ -1,4 +1,4 @@
-"""Light queues (LMQ): sent by a property, read as topics that nobody created, by groups likewise."""
+"""Light queues (LMQ): addressed by a property, read as topics and by groups that were never created."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_the_log_says_once_which_options_are_missing(tmp_path, peer, caplog):
 
 @pytest.mark.parametrize("names", ["orders", f"{A},", "%LMQ%a/../b"])
 def test_other_names_are_refused(tmp_path, peer, names):
-    """Apache's broker accepts them, and its dispatch stumbles."""
+    """Apache's broker accepts them, and its dispatch fails."""
     talk = broker(tmp_path)
     reply = send(talk, peer, b"x", names)
     assert reply.code == C.MESSAGE_ILLEGAL
@@ -140,7 +140,7 @@ def test_a_delayed_message_is_in_its_light_queue_when_it_is_delivered(tmp_path, 
 
 @pytest.mark.parametrize("mode", ["PULL", "POP"])
 def test_members_are_assigned_the_queue_of_a_light_topic_here(tmp_path, mode):
-    """No name server knows a light topic: members that asked their broker for its queues got none."""
+    """No name server knows a light topic, so members that queried their broker got no queues."""
     talk = broker(tmp_path, namesrv_addr="127.0.0.1:9876")
     if mode == "POP":
         body = MessageRequestMode(topic=A, consumer_group="G", mode="POP", pop_share_queue_num=0)

@@ -1,4 +1,4 @@
-"""A broker whose commit log is gone: its groups lose what was lost, and not one message more."""
+"""A broker whose commit log is gone: its groups lose the lost messages, and not one more."""
 
 import shutil
 from pathlib import Path

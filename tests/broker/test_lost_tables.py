@@ -57,7 +57,7 @@ def committed(root: Path) -> int | None:
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_group_does_not_go_back_when_its_table_is_lost(tmp_path: Path, how: str, caplog):
-    """It went back from 90 to 10, where the table before the last one was, without a line in the log."""
+    """It went back from 90 to 10, the offset in the older table, without a log line."""
     table = stopped(tmp_path, 10, 90)
     DAMAGES[how](table)
     assert committed(tmp_path) == 90
@@ -157,7 +157,7 @@ def test_every_table_is_as_new_in_its_backup(tmp_path: Path, how: str, caplog):
 
 
 def test_what_a_refused_start_says_helps(tmp_path: Path):
-    """It named one of the two files, or nothing; without that one it refused again, as before."""
+    """The error named one of the two files or none; without that file the start failed in the same way."""
     talk = Conversation(tmp_path)
     talk.create_topic("T")
     talk.broker.offsets.commit("G", "T", 0, 0)
@@ -197,7 +197,7 @@ def test_a_lost_file_that_is_made_again_stops_no_start(tmp_path: Path, name: str
     again.close()
 
 
-# Progress ahead of what it counts: a store that was repaired, or brought back, beside newer tables.
+# Progress ahead of its queue: a repaired or restored store beside newer tables.
 
 
 def delayed(root: Path) -> Conversation:
@@ -224,7 +224,7 @@ def bodies(talk: Conversation, topic: str = "T", queue_id: int = 0) -> list[byte
 
 
 def test_delayed_messages_are_delivered_although_their_progress_is_ahead(tmp_path: Path, caplog):
-    """The level went on at its end, and what had been waiting was never delivered."""
+    """The level continued at its end, and pending messages were never delivered."""
     talk = delayed(tmp_path)
     talk.close()
     assert bodies(talk) == [b"a", b"b"]

@@ -1,4 +1,4 @@
-"""Metrics: what events and samples become, and what Prometheus reads over HTTP."""
+"""Metrics: from events and samples to the text that Prometheus reads over HTTP."""
 
 import asyncio
 import contextlib
@@ -216,7 +216,7 @@ def exchange(port: int, text: str, line_end: str = "\r\n") -> list[tuple[int, by
 
 
 async def test_metrics_are_one_more_protocol_with_the_limits_of_all(tmp_path):
-    """One connection may have many requests; a body, or a head without an end, is not read."""
+    """One connection may carry many requests; bodies and endless heads are not read."""
     port = free_port()
     broker = server(tmp_path, metrics_exporter_type="PROM", metrics_port=port)
     await broker.start()
@@ -260,7 +260,7 @@ async def test_unusual_heads_are_answered(tmp_path, capfd):
 
 
 def test_a_head_that_comes_byte_by_byte_is_searched_once(monkeypatch):
-    """16,000 bytes took 3 s, when each was searched with all those before it."""
+    """16,000 bytes took 3 s when each new byte restarted the search."""
     searched: list[int] = []
 
     class End:
@@ -298,7 +298,7 @@ def test_metrics_on_a_public_address_need_permission(tmp_path):
 
 
 async def test_a_broker_says_that_it_lives_and_is_ready(tmp_path):
-    """It is ready while a name server knows it; the reason why not is in the answer."""
+    """It is ready while a name server knows it; otherwise the answer has the reason."""
 
     async def get(path: str) -> tuple[int, bytes]:
         request = f"GET {path} HTTP/1.1\nConnection: close\n\n"
@@ -326,7 +326,7 @@ async def test_a_broker_says_that_it_lives_and_is_ready(tmp_path):
         assert await until(503) == b"no name server knows this broker\n"
         assert await get("/live") == (200, b"live\n")
         assert (await get("/"))[0] == 200
-        # A mistyped probe used to get the metrics, and succeeded whatever the broker did.
+        # A mistyped probe used to get the metrics, and always succeeded.
         assert await get("/readyz") == (404, b"there are /metrics, /live and /ready\n")
     finally:
         await broker.stop()

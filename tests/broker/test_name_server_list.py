@@ -1,4 +1,4 @@
-"""A broker whose name servers are listed on a page: where it registers as the page changes."""
+"""A broker whose name servers are listed on a web page: it registers according to the page."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ ONE, TWO, THREE = "127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878"
 
 
 class Listed(Conversation):
-    """A broker, and the page, which a test writes. page=None: the page cannot be read."""
+    """A broker and its page, which the test writes. page=None: the page cannot be read."""
 
     def __init__(self, root: Path, page: tuple[str, ...] | None) -> None:
         self.page = page
@@ -39,7 +39,7 @@ class Listed(Conversation):
         return self.page
 
     def look(self, after_ms: int = 0) -> None:
-        """Let time pass, and run the threads' due work: fetching the page, encoding registrations."""
+        """Let time pass, and run the threads' due work: fetching the page and encoding registrations."""
         if after_ms:
             self.advance(after_ms)
         self.coordinate()
@@ -48,7 +48,7 @@ class Listed(Conversation):
         self.threads.run_all(Thread.COMPUTE)
 
     def tick(self) -> None:
-        """Run what is due now; name servers answer heartbeats at once."""
+        """Run due work; name servers answer heartbeats at once."""
         super().tick()
         beats = [each for each in self.performer.asked if each.call.code == R.BROKER_HEARTBEAT]
         self.performer.asked = [each for each in self.performer.asked if each not in beats]
@@ -76,7 +76,7 @@ def test_a_broker_registers_at_the_name_servers_of_the_page(tmp_path: Path):
 
 
 def test_a_broker_follows_the_page(tmp_path: Path):
-    """It registers at new name servers and no longer at removed ones, which delay no answers any more."""
+    """It registers at new name servers and no longer at removed ones, which no longer delay answers."""
     talk = Listed(tmp_path, (ONE, TWO))
     talk.registered_at()
     talk.page = (TWO, THREE)

@@ -1,4 +1,4 @@
-"""Attempts to reach what a user may not: by names in properties, batches and headers, or by offsets."""
+"""Attempts to reach forbidden resources: by names in properties, batches and headers, or by offsets."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,7 +80,7 @@ class TestLightQueues:
 
 
 class TestMarksOfKafka:
-    """A forged mark would make a Kafka producer's next batch look like one that is there already."""
+    """A forged mark would make a Kafka producer's next batch look like a duplicate."""
 
     def test_a_message_loses_it(self, secured: Secured):
         secured.sends(ALICE, properties={KAFKA_PRODUCER: "1,2,3", "a": "b"})
@@ -99,7 +99,7 @@ class TestMarksOfKafka:
 
 class TestTransactions:
     def beat(self, secured: Secured, who: Credentials) -> FakePeer:
-        """Join the producers of P as a user; anybody may."""
+        """Join the producers of P as a user, which anyone may do."""
         peer = FakePeer()
         data = HeartbeatData(client_id=who.access_key, producer_data_set=[ProducerData(group_name="P")])
         command = secured.command(R.HEART_BEAT, None, data)

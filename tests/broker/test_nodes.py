@@ -1,4 +1,4 @@
-"""The brokers as Kafka's clients see them: brokers that leave, and the file of the numberings."""
+"""The brokers as Kafka's clients see them: departing brokers, and the file of numberings."""
 
 import random
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def nodes(talk: Conversation) -> Iterator[Nodes]:
 def test_clients_that_wait_for_a_broker_which_leaves_the_cluster_are_answered(
     talk: Conversation, nodes: Nodes
 ):
-    """Their requests were never answered, nor were those behind them."""
+    """Neither their requests nor later ones were ever answered."""
     links = nodes._peers.links
     links["broker-b"] = PeerLink("broker-b", "127.0.0.1:10921", talk.clock.monotonic_ms())
     done: list[str] = []
@@ -45,7 +45,7 @@ def test_clients_that_wait_for_a_broker_which_leaves_the_cluster_are_answered(
 def test_numbers_of_partitions_that_could_not_be_saved_are_saved_later(
     talk: Conversation, nodes: Nodes, tmp_path: Path
 ):
-    """They were saved with the next change only; a restart of all brokers might number queues otherwise."""
+    """They were saved only with the next change; a restart of all brokers might number queues differently."""
     file = Path(talk.config.store_path) / "config" / FILE_NAME
     talk.disk.bytes_left = 0
     nodes.adopt("T", Numbering((Run("broker-b", 1), Run("broker-a", 1)), 7))
@@ -59,7 +59,7 @@ def test_numbers_of_partitions_that_could_not_be_saved_are_saved_later(
 
 
 def test_partitions_are_not_all_ours_after_a_restart(talk: Conversation, nodes: Nodes):
-    """Until others answered, partition 1 was taken for our queue 1, and got its commits."""
+    """Until others answered, partition 1 was mistaken for this broker's queue 1, and got its commits."""
     config = TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
     talk.broker.topics.put(config, talk.clock.wall_ms())
     nodes.adopt("T", Numbering((Run("broker-b", 1), Run("broker-a", 2)), 7))
@@ -69,7 +69,7 @@ def test_partitions_are_not_all_ours_after_a_restart(talk: Conversation, nodes: 
 
 
 def test_a_new_topic_waits_for_its_numberer_where_there_are_others(talk: Conversation, nodes: Nodes):
-    """Another broker may have queues of it, which come first: ours were partitions from 0 on meanwhile."""
+    """Another broker's queues may come first; meanwhile this broker's were partitions from 0."""
     config = TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
     talk.broker.topics.put(config, talk.clock.wall_ms())
     assert nodes.numbering("T").runs == (Run("broker-a", 2),)
@@ -123,7 +123,7 @@ def test_what_has_changed_is_settled_as_if_everything_were_looked_at(
 def test_a_change_of_one_topic_settles_no_other(
     talk: Conversation, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ):
-    """With 20,000 topics at two brokers each change of one took a third of a second at both."""
+    """With 20,000 topics at two brokers, each change of one topic took a third of a second at both."""
     many = {f"t{each}": 2 for each in range(50)}
     for topic in many:
         talk.create_topic(topic, queues=2)

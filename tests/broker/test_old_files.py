@@ -40,7 +40,7 @@ def fill(talk: Conversation, peer: FakePeer, count: int = 30) -> None:
 
 
 def clean(talk: Conversation) -> None:
-    """Run the next check for old files, with everything that follows from it."""
+    """Run the next check for old files and its consequences."""
     talk.advance(CLEAN_MS)
     talk.threads.run_all(Thread.DISK)
     talk.performer.follow()
@@ -219,7 +219,7 @@ def test_an_operator_removes_the_queues_of_topics_that_are_gone(talk, peer):
 
 
 def test_an_operator_removes_files_of_queues_that_lead_nowhere(tmp_path, peer):
-    """The broker was killed after it removed files of the log, and before it removed those of the queue."""
+    """The broker was killed after removing log files and before removing the queue's."""
     options: dict[str, Any] = {
         "commit_log_file_bytes": 4_096, "consume_queue_file_bytes": 200, "disk_max_used_space_ratio": 100,
     }  # fmt: skip
@@ -248,7 +248,7 @@ def test_an_operator_removes_files_of_queues_that_lead_nowhere(tmp_path, peer):
 
 
 def test_no_file_of_another_store_is_deleted_that_has_the_place_of_ours(tmp_path, peer):
-    """Files are deleted by their names; what has the directory now may be a copy that was put back."""
+    """Files are deleted by name; the directory may now hold a restored copy."""
     root, clock = tmp_path / "store", ManualClock()
     hour = datetime.fromtimestamp(clock.wall_ms() / 1000).astimezone().hour
     talk = Conversation(root, clock=clock, commit_log_file_bytes=4_096, delete_when=f"{(hour + 12) % 24:02}")

@@ -158,7 +158,7 @@ def test_a_pull_that_waits_for_the_disk_is_checked_again(tmp_path, peer, bob):
     pull = talk.pull_command(lb_member="alice", lb_queue_epoch=1)
     talk.give(peer, pull)
     assert talk.threads.work
-    talk.disk.is_cold = False  # The thread has read it, and what it read is not looked at yet.
+    talk.disk.is_cold = False  # The thread has read it, but the result is not processed yet.
     grant(talk, "bob", 2)
     open_queue(talk, bob, "bob", 2)
     talk.read_cold()
@@ -172,7 +172,7 @@ def test_a_commit_without_an_epoch_is_refused_under_epochs_and_only_there(talk, 
     assert commit(talk, peer, 1) == C.SUCCESS
     grant(talk, "bob", 1)
     assert commit(talk, peer, 2) == C.FENCED
-    # A pull without one does no harm, but what it commits on its way would.
+    # A pull without one does no harm, but its commit would.
     assert talk.pull(peer, sys_flag=COMMITTING, commit_offset=2, queue_offset=2).code == C.SUCCESS
     assert committed(talk) == 1
     grant(talk, "bob", 2, mode=MODE_CLIENT)
@@ -288,7 +288,7 @@ def test_topics_and_groups_that_are_deleted_leave_no_fence(talk, peer):
 
 
 def test_what_others_have_done_while_rebalances_are_looked_at_is_noted_first(talk, peer):
-    """A rebalance was recorded as settled without the queues that had just been opened (seed 34000767)."""
+    """A rebalance was recorded as settled without the queues just opened (seed 34000767)."""
     talk.create_topic("T")
     talk.beat(peer, "alice")
     rebalances = talk.broker.members.consumers.rebalances

@@ -125,7 +125,7 @@ def test_the_only_client_of_a_group_is_assigned_its_queues_in_the_turn_of_its_jo
 
 
 def test_a_client_waits_for_those_that_start_with_it(talk):
-    """One of them would be assigned all queues, to give most of them up again."""
+    """One of them would be assigned all queues, and then have to give up most of them."""
     alice, bob = Member(talk, "alice"), Member(talk, "bob")
     talk.beat(bob.peer, "bob", stock=False)
     requests = [alice.join(), bob.join(beats=False)]
@@ -143,7 +143,7 @@ def test_one_answer_brings_a_new_member_its_queues_opened(talk):
 
 
 def test_a_queue_opened_with_an_answer_has_its_owner_before_any_heartbeat(talk):
-    """A member may know its coordinator, and not as a broker that is in its routes."""
+    """A member may know its coordinator although the broker is not in its routes."""
     alice = Member(talk, "alice")
     request = alice.join(beats=False)
     talk.advance(COLLECT_MS)
@@ -236,9 +236,9 @@ def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tm
 
 
 def test_queues_that_are_open_stay_with_their_member_while_its_answer_waits_for_the_disk(tmp_path):
-    """The fences are asked again in that moment: another broker was found.
+    """The fences are queried again at that moment: another broker was found.
 
-    The openings looked like remnants of queues that the member had released, and others were granted them.
+    The openings looked like remnants of released queues, which were then granted to others.
     """
     talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
     alice = Member(talk, "alice")
@@ -257,7 +257,7 @@ def test_queues_that_are_open_stay_with_their_member_while_its_answer_waits_for_
             talk.threads.run_all()
             assert alice.opened(request)
     assert find_answer(alice.peer, request) is None
-    talk.broker.members.coordination.happened(FencesInDoubt(), "G")  # It has the fences asked.
+    talk.broker.members.coordination.happened(FencesInDoubt(), "G")  # It causes an inquiry at the fences.
     opened = talk.broker.fences.claims("G")
     for _ in range(3):
         talk.advance(COLLECT_MS)

@@ -1,4 +1,4 @@
-"""What operators change and query at a broker, as Apache's mqadmin and admin client do it."""
+"""Operators' changes and queries at a broker, as Apache's mqadmin and admin client make them."""
 
 import pytest
 
@@ -140,7 +140,7 @@ def test_what_a_live_group_no_longer_subscribes_to_is_cloned_only_offline(talk, 
 
 
 def test_nothing_is_cloned_to_a_group_with_members(talk, peer):
-    """They would commit over it."""
+    """The members would overwrite the cloned offsets."""
     create_group(talk, peer, "G", "H")
     talk.create_topic("T")
     for _ in range(3):
@@ -187,7 +187,7 @@ def test_the_slowest_offset_of_each_queue(talk, peer):
     assert asked("G") == {0: 1, 1: 3}
     assert asked("G", "I") == {0: 2, 1: 3}
     assert asked("I", "I") == {0: 2**63 - 1, 1: 3}
-    assert committed(talk, "I") == 1, "what is left out is not deleted"
+    assert committed(talk, "I") == 1, "an omitted entry is not deleted"
 
 
 def test_when_messages_of_a_queue_were_stored(talk, peer):

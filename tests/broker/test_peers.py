@@ -36,7 +36,7 @@ from tests.broker.clusters import group_at
 from tests.fakes import FakePeer
 
 A, B, C_ = "broker-a", "broker-b", "broker-c"
-#: So many that one of them coordinates the group that lived at a.
+#: Enough that one of them coordinates the group that lived at a.
 MORE = [f"broker-d{number}" for number in range(20)]
 ADDRESSES = {A: "127.0.0.1:10911", B: "10.0.0.2:10911", C_: "10.0.0.3:10911"} | {
     name: f"10.0.1.{number}:10911" for number, name in enumerate(MORE)
@@ -62,14 +62,14 @@ class Node(Conversation):
         self.performer.asked = questions
 
     def take(self, code: R, address: str | None = None) -> list[Question]:
-        """Remove and return the questions of a kind, in order, including those that are due now."""
+        """Remove and return the questions of a kind, in order, including due ones."""
         self.coordinate()
         taken = [q for q in self.asked if q.call.code == code and address in (None, q.address)]
         self.asked = [q for q in self.asked if q not in taken]
         return taken
 
     def settle(self) -> None:
-        """Run what follows from an answer."""
+        """Run the consequences of an answer."""
         self.coordinate()
 
     def pass_by(self, milliseconds: int) -> None:
@@ -99,7 +99,7 @@ class Node(Conversation):
         return self
 
     def live(self, seconds: int, *names: str) -> None:
-        """Let time pass, while name servers and brokers answer."""
+        """Let time pass while name servers and brokers answer."""
         for _ in range(seconds):
             self.pass_by(1_000)
             for question in self.take(R.GET_ROUTEINFO_BY_TOPIC):
@@ -191,7 +191,7 @@ def test_name_servers_are_queried_every_second_and_a_silent_one_is_skipped(node)
     node.pass_by(1)
     (third,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
     node.answer(third, RequestTimeout("no"))
-    assert node.broker.cluster.others.view.names == [A, B], "a view lasts while nobody answers"
+    assert node.broker.cluster.others.view.names == [A, B], "a view lasts while no peer answers"
 
 
 def test_a_lost_peer_connection_queries_the_name_server_at_once_and_often(node):
@@ -234,7 +234,7 @@ def test_a_topics_route_is_queried_when_a_group_needs_it(node):
     assert question.call.ext["topic"] == "T"
 
 
-# Who is believed
+# Trusted senders
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_strangers_are_refused(node, code):
 
 @pytest.mark.parametrize("code", [row.code for row in BROKER_REQUESTS.values() if row.from_broker])
 def test_what_strangers_send_is_not_decoded(node, code):
-    """Bodies of brokers have no bounds: one of 15 MB in fastjson's dialect keeps the thread for a minute."""
+    """Brokers' bodies have no limit: 15 MB in fastjson's dialect would occupy the thread for a minute."""
     node.meet(B)
     stranger, command = FakePeer("10.9.9.9:50000"), node.command(code, None, b"{1:2," * 2_000)
     node.give(stranger, command)
@@ -328,7 +328,7 @@ def test_a_failed_grant_is_repeated_in_full(node):
 
 
 def test_a_broker_that_was_out_of_reach_hears_of_the_rebalance_it_missed(node):
-    """Without that it settles an earlier rebalance, with the members of then (seed 3012079)."""
+    """Otherwise it would settle an earlier rebalance with its former members (seed 3012079)."""
     settled_group(node)
     node.answer(node.granted, RequestTimeout("no"))
     node.pass_by(200)
@@ -349,7 +349,7 @@ def test_a_broker_that_was_out_of_reach_hears_of_the_rebalance_it_missed(node):
 
 
 def test_a_broker_that_was_out_of_reach_hears_of_static_members_that_returned(node):
-    """It recorded their queues as moved, to a client that it took for another member (seed 463400)."""
+    """It recorded their queues as moved to a client it mistook for another member (seed 463400)."""
     settled_group(node)
     node.answer(node.granted, RequestTimeout("no"))
     node.broker.cluster.others.peers.replaced(Replaced(HERE, "y-1", "y-2", "till"))
@@ -380,7 +380,7 @@ def test_a_fence_with_a_higher_epoch_has_the_group_gathered_again(node):
 
 @pytest.mark.parametrize("epoch", [2**40, 2**63 - 1])
 def test_a_fence_with_an_impossible_epoch_is_left_out_of_a_gathering(node, epoch):
-    """It used to be believed, and the coordinator's next epoch was one that no message can carry."""
+    """It used to be accepted, and the coordinator's next epoch exceeded what a message can carry."""
     settled_group(node)
     before = node.broker.members.coordination.group(HERE).epoch
     node.answer(node.granted, before + 1)
@@ -565,7 +565,7 @@ def test_a_member_that_leaves_its_former_coordinator_is_not_awaited_by_the_next_
 
 
 def test_brokers_that_meet_take_no_queue_from_its_reader(node):
-    """Until name servers have reported which queues the others have, those stay with their readers."""
+    """Until name servers have reported the others' queues, those stay with their readers."""
     node.create_topic("T", 1)
     node.routes(BROKERS_TOPIC, brokers(A))
     member = FakePeer()
@@ -644,7 +644,7 @@ def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
 
 
 def test_a_fence_left_under_a_later_epoch_hears_of_client_mode_too(node):
-    """The group has no members of ours left; its fence would refuse stock members' commits for ever."""
+    """The group has no LibraMQ members left; its fence would refuse stock members' commits for ever."""
     node.create_topic("T", 1)
     node.meet(B, C_)
     grants = [QueueGrant(topic="T", broker_name=A, queue_id=0, epoch=9, member="id")]
@@ -808,7 +808,7 @@ def test_a_broker_decides_nothing_before_all_peers_have_reported(node):
     assert [one.message_queue.queue_id for one in found] == [1]
 
 
-# What brokers record of a group that is coordinated elsewhere
+# Records of a group that is coordinated elsewhere
 
 
 def begun_elsewhere(node: Node) -> FakePeer:
@@ -933,12 +933,12 @@ def test_the_coordinator_notifies_peers_when_all_is_granted(node):
     assert (body.group, body.is_complete, body.members) == (HERE, True, ["x"])
 
 
-# Versions that cannot be
+# Impossible versions
 
 
 @pytest.mark.parametrize("version", [2**62, 2**63 - 1])
 def test_a_version_above_which_nothing_could_follow_is_refused(node, version):
-    """It used to be believed, so that the sender's true lists and tables counted as old for ever."""
+    """It used to be accepted, after which the sender's true lists and tables counted as old for ever."""
     node.meet(B)
     client = FakePeer()
     node.beat(client, "x", THERE)

@@ -1,4 +1,4 @@
-"""The persistence: a write that fails, for whatever reason, is tried again."""
+"""Persistence: a write that fails for any reason is retried."""
 
 import errno
 import json
@@ -11,7 +11,7 @@ from tests.fakes import FakePeer
 
 
 def offsets_writes(talk: Conversation) -> list:
-    """Let progress come due, and return its writes, which the threads have yet to do."""
+    """Let progress come due, and return its writes before the threads do them."""
     talk.advance(10_000)
     talk.flush()
     talk.advance(10_000)
@@ -46,7 +46,7 @@ def test_a_progress_file_is_written_again_after_an_unexpected_failure(tmp_path):
 
 
 def test_a_table_whose_journal_cannot_be_closed_does_not_keep_others_from_their_files(tmp_path, monkeypatch):
-    """A network file system may refuse that; then no table was written any more until the broker stopped."""
+    """A network file system may refuse to close it; then no table was written until the broker stopped."""
     talk = Conversation(tmp_path)
     opened, close, paths = talk.disk.open, talk.disk.close, {}
 

@@ -1,4 +1,4 @@
-"""POP: messages are taken, invisible, acknowledged, and visible again."""
+"""POP: messages are popped, invisible, acknowledged, and visible again."""
 
 import base64
 import itertools
@@ -244,7 +244,7 @@ def test_a_held_pop_gets_a_message_in_the_turn_in_which_it_comes(broker: Convers
 
 
 def test_held_pops_that_one_message_wakes_are_run_in_slices(broker: Conversation, monkeypatch):
-    """With the pops of 5,000 groups a message would keep everybody else waiting for 0.3 s."""
+    """With the pops of 5,000 groups, one message would block all other clients for 0.3 s."""
     broker.broker.kernel.workload.begin_turn = turns_of(2)
     poppers = [Popper(broker, group=f"G{number}") for number in range(5)]
     commands = [popper.command(wait_ms=15_000) for popper in poppers]
@@ -293,7 +293,7 @@ def test_a_held_pop_gets_a_message_that_is_visible_again(broker: Conversation):
 
 
 def test_an_answer_says_how_long_the_broker_had_the_pop_before_it_took_the_messages(broker: Conversation):
-    """The client's clock may be set otherwise, so the pop's time tells it nothing."""
+    """The client's clock may differ, so the pop's time is of no use to it."""
     popper = Popper(broker)
     command = popper.command(wait_ms=15_000, born_time=0)
     broker.give(popper.peer, command)
@@ -335,7 +335,7 @@ def test_a_message_that_failed_too_often_is_a_dead_letter(broker: Conversation):
 
 
 def test_a_message_that_was_given_back_unseen_is_no_dead_letter(broker: Conversation):
-    """It was popped ahead for a program that did not receive it, so that was no attempt."""
+    """It was popped ahead for a program that did not receive it, so it does not count as an attempt."""
     config = SubscriptionGroupConfig(group_name="G", retry_max_times=0)
     broker.ask(FakePeer(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
     popper = Popper(broker)
@@ -386,7 +386,7 @@ def test_offsets_are_committed_once_the_check_points_are_on_the_disk(broker: Con
 def test_a_returned_commit_moves_a_position_forwards_only(
     broker: Conversation, returned: int, committed: int, following: bytes, end: int
 ):
-    """A slave returns what was committed there while what was popped since waits for the disk."""
+    """A slave returns its commits while later pops wait for the disk."""
     sent(broker, b"a", b"b", b"c", b"d", b"e")
     popper = Popper(broker)
     popper.pop(max_msg_nums=1, invisible_time=60_000)
@@ -551,7 +551,7 @@ def test_messages_are_filtered_by_sql92(broker: Conversation):
 
 
 def test_a_held_pop_does_not_wait_behind_messages_that_it_does_not_want(broker: Conversation):
-    """There are more than one read examines: the client pops again at once, and gets the one behind them."""
+    """They exceed what one read examines: the client pops again at once and gets the message after them."""
     producer, popper = FakePeer(), Popper(broker)
     for _ in range(801):
         broker.send(producer, properties={"TAGS": "A"})
@@ -581,7 +581,7 @@ def progress(broker: Conversation, topic: str | None = None) -> dict[str, tuple[
 
 
 def test_progress_counts_what_is_in_flight_and_what_waits_for_a_retry(broker: Conversation):
-    """It said that nothing was, from the pop on."""
+    """It reported no messages in flight from the pop on."""
     sent(broker, b"a", b"b", b"c", b"d")
     popper = Popper(broker)
     first, *others = popper.pop(max_msg_nums=3)
@@ -623,7 +623,7 @@ def test_a_group_that_pops_settles_and_is_healthy(broker: Conversation):
 
 
 def test_what_was_popped_from_a_queue_is_acknowledged_after_the_queue_is_taken(tmp_path: Path):
-    """It was refused, so all that was in flight came again, and an attempt was counted."""
+    """The acknowledgement was refused, so messages in flight were redelivered and an attempt was counted."""
     broker = Conversation(tmp_path)
     broker.create_topic("T", queues=2)
     popper = Popper(broker)
@@ -669,7 +669,7 @@ def test_a_queue_that_is_popped_in_order_goes_to_one_consumer_at_a_time(broker: 
 @pytest.mark.parametrize("stop", ["close", "kill"])
 @pytest.mark.parametrize("changed_ms", [None, 20_000])
 def test_a_queue_popped_in_order_is_free_in_time_though_the_clock_was_set_back(tmp_path, stop, changed_ms):
-    """By an hour, over a restart: the queue was blocked for that hour, too."""
+    """The clock went back an hour over a restart, and the queue was blocked for that hour as well."""
     broker = Conversation(tmp_path)
     broker.create_topic("T", queues=1)
     sent(broker, b"a")
@@ -830,7 +830,7 @@ def test_a_late_acknowledgement_in_order_does_not_move_a_reset_back(broker: Conv
 @pytest.mark.parametrize("consumer", [Popper, Orderly], ids=["any order", "in order"])
 @pytest.mark.parametrize("has_members", [False, True])
 def test_a_group_that_pops_is_reset(broker: Conversation, consumer: type[Popper], has_members: bool):
-    """With members connected it was only notified, which is of no use to those that pop."""
+    """Connected members were only notified, which has no effect on those that pop."""
     popper = consumer(broker)
     if has_members:
         broker.beat(popper.peer, "popper")
@@ -1042,7 +1042,7 @@ def test_the_check_points_of_a_group_are_counted_across_a_kill(tmp_path: Path, m
 def test_a_topic_that_was_made_again_is_popped_from_its_beginning_after_a_kill(
     tmp_path: Path, is_flushed: bool
 ):
-    """The former topic's check points set the position, and the new one's first messages were skipped."""
+    """The former topic's check points set the position, so the new topic's first messages were skipped."""
     broker = Conversation(tmp_path)
     broker.create_topic("T", queues=1)
     sent(broker, b"old 0", b"old 1", b"old 2")
@@ -1113,7 +1113,7 @@ def test_a_message_from_before_a_reset_that_gets_another_time_does_not_undo_it_a
 
 
 def test_a_group_whose_offsets_were_removed_begins_again(broker: Conversation):
-    """What it had popped was committed a moment later, and the group of that name went on behind it."""
+    """Its earlier pops were committed a moment later, and the group of that name continued after them."""
     popper = Popper(broker)
     for number in range(5):
         broker.send(popper.peer, body=b"%d" % number)
@@ -1127,7 +1127,7 @@ def test_a_group_whose_offsets_were_removed_begins_again(broker: Conversation):
 
 
 def test_a_check_point_behind_which_others_are_settled_is_written_again(broker: Conversation, monkeypatch):
-    """Else a start would read everything from it on; one that is settled itself is left where it is."""
+    """Otherwise a start would read everything from it on; a settled check point stays in place."""
     monkeypatch.setattr(journal, "SETTLED_MAX", 6)
     popper = Popper(broker)
     for number in range(14):

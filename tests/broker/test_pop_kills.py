@@ -1,4 +1,4 @@
-"""Nothing that was popped is lost or handed out twice, whenever the broker is killed."""
+"""No popped message is lost or delivered twice, whenever the broker is killed."""
 
 import contextlib
 import random
@@ -19,7 +19,7 @@ INVISIBLE_MS = 10_000
 
 
 class Witness:
-    """What a group's consumers have seen: until when each message is invisible, and which are done."""
+    """The consumers' view of a group: the end of each message's invisible time, and the done messages."""
 
     def __init__(self, broker: Conversation, *, wide: bool = False) -> None:
         self.wide = wide
@@ -74,7 +74,7 @@ class Witness:
         self.popper = Popper(broker)
 
     def drain(self) -> None:
-        """Handle every message that arrives, until everything that was sent is done."""
+        """Handle every message that arrives until all sent messages are done."""
         for _ in range(40):
             self.pop()
             for body in self.in_time():
@@ -86,7 +86,7 @@ class Witness:
 
 
 def work(witness: Witness) -> None:
-    """Take messages through every way that one can go, once."""
+    """Take messages once through every possible path."""
     for number in range(6):
         witness.send(b"%d" % number)
     witness.pop(max_msg_nums=4)
@@ -114,7 +114,7 @@ def count_writes(root: Path) -> int:
 
 @pytest.mark.parametrize("step", quick([4, 1], 1))
 def test_a_kill_after_any_write_loses_nothing_and_shows_nothing_twice(tmp_path: Path, step: int):
-    """Consumers saw what was sent before that write; the next process continues from a copy of the files."""
+    """Consumers saw everything sent before that write; the next process continues from copied files."""
     writes = count_writes(tmp_path / "whole")
     assert writes > 20
     for kill_at in range(1, writes + 1, step):
@@ -156,7 +156,7 @@ def _work_until_killed(broker: Conversation, witness: Witness, kill_at: int, cop
 
 @pytest.mark.parametrize("seed", quick(range(12), 4))
 def test_random_work_with_kills_and_stops(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch):
-    """Half of them pop as consumers of ours do: a pop has several check points."""
+    """Half of the consumers pop as LibraMQ's do, with several check points per pop."""
     dice = random.Random(seed)
     wide = bool(seed % 2)
     if wide:

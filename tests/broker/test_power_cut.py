@@ -1,4 +1,4 @@
-"""A broker whose machine loses power: recorded offsets never run ahead of what is left."""
+"""A broker whose machine loses power: recorded offsets never run ahead of the surviving messages."""
 
 import random
 from pathlib import Path
@@ -128,7 +128,7 @@ def test_a_lowered_offset_stays_low_after_a_second_power_cut():
 
 @pytest.mark.parametrize("seed", quick(range(10), 4))
 def test_a_new_brokers_messages_and_offsets_survive_with_its_directories(seed: int):
-    """As after `libra up --brokers 2 --data new/data`: what was acknowledged was lost with the directory."""
+    """As after `libra up --brokers 2 --data new/data`: acknowledged messages were lost with the directory."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
     place = {"store_path": "/home/user/new/data/broker-a", "flush_disk_type": "SYNC_FLUSH"}
     broker = open_on(disk, clock, **place)
@@ -163,7 +163,7 @@ def test_the_offset_of_a_lost_queue_returns_to_its_beginning(power: str):
 
 @pytest.mark.parametrize(("mode", "is_let_read"), [("ASYNC_FLUSH", False), ("SYNC_FLUSH", True)])
 def test_after_a_possible_loss_members_reopen_their_queues(mode: str, is_let_read: bool):
-    """A member that had read lost messages went on behind them, and skipped those that took their offsets."""
+    """A member that had read lost messages continued after them, skipping those that took their offsets."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     broker = open_on(disk, flush_disk_type=mode)
     claim = Claim("m", 2)

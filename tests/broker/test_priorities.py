@@ -57,7 +57,7 @@ def test_priorities_beyond_the_last_queue_are_its(talk: Conversation) -> None:
 
 
 def test_a_topic_of_another_type_is_popped_as_ever(talk: Conversation) -> None:
-    """The priority is a queue there, too: Apache's broker does not ask for the type when it stores."""
+    """The priority is a queue there as well: Apache's broker ignores the topic's type when it stores."""
     create(talk, message_type="NORMAL")
     popped = []
     for _ in range(10):
@@ -105,6 +105,6 @@ def test_messages_that_come_again_do_not_overtake(talk: Conversation) -> None:
     ],
 )
 def test_a_message_is_of_one_type(properties: dict[str, str], expected: tuple[int, bool]) -> None:
-    """Where the message is of another type its priority is taken away."""
+    """A message of another type loses its priority."""
     queue_id, text = prioritised(properties_to_text(properties), 1, 4)
     assert (queue_id, PRIORITY in text) == expected

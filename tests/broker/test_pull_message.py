@@ -33,7 +33,7 @@ def fill(talk: Conversation, count: int, topic: str = "T", **fields) -> None:
         assert talk.send(producer, topic, str(n).encode(), **fields).code == C.SUCCESS
 
 
-# What a pull finds.
+# Results of a pull.
 
 
 def test_a_pull_brings_the_records_as_they_are_stored(talk, peer):
@@ -136,7 +136,7 @@ def run_due(talk: Conversation) -> list[int]:
 
 
 def test_pulls_that_one_message_wakes_are_run_in_slices(talk, monkeypatch):
-    """10,000 of 160 connections kept everybody else waiting for 0.2 s."""
+    """10,000 pulls from 160 connections blocked all other clients for 0.2 s."""
     talk.broker.kernel.workload.begin_turn = turns_of(4)
     talk.create_topic("T", queues=1)
     pulls = held_pulls(talk, 5, 2)
@@ -158,7 +158,7 @@ def test_pulls_that_one_message_wakes_are_run_in_slices(talk, monkeypatch):
 
 
 def test_pulls_whose_time_is_up_together_end_in_slices(talk):
-    """20,000 of one connection kept everybody else waiting for 0.4 s."""
+    """20,000 pulls from one connection blocked all other clients for 0.4 s."""
     talk.broker.kernel.workload.begin_turn = turns_of(4)
     talk.create_topic("T", queues=1)
     pulls = held_pulls(talk, 5, 2)
@@ -399,7 +399,7 @@ def test_an_expired_held_pull_skips_messages_that_did_not_match(talk, peer):
     ids=["by tags", "by tags that are not in memory", "by SQL"],
 )
 def test_a_client_learns_soon_that_its_pull_has_passed_messages_over(talk, peer, expression, kind, is_cold):
-    """It commits behind them then. Whoever had no use for the last messages seemed to lag for 15 s."""
+    """It then commits past them. A group that filters out the last messages seemed to lag for 15 s."""
     talk.create_topic("T")
     if is_cold:
         talk.broker.store.tag_codes = lambda *_, **__: None

@@ -181,7 +181,7 @@ def test_the_offset_of_a_level_survives_a_stop(tmp_path, peer):
 
 
 def test_a_level_whose_offset_lies_beyond_its_queue_begins_again(talk, peer):
-    """Otherwise those that wait would be lost, or all skipped until there are as many as before the crash."""
+    """Otherwise pending messages would be lost, or skipped until there are as many as before the crash."""
     talk.send(peer, properties={"DELAY": "1"})
     schedule = DelaySchedule(
         talk.broker.store,
@@ -277,7 +277,7 @@ def test_a_message_without_a_unique_id_is_sent_back_by_its_offset_id_alone(talk,
 
 
 def test_a_message_is_not_sent_back_for_one_whose_place_it_has_taken(failed, peer):
-    """A power cut took the end of the log, and a member still had a message from it."""
+    """A power cut truncated the log, and a member still had a message from the lost part."""
     assert send_back(failed, peer, 0, origin_msg_id="LOST") == C.SYSTEM_ERROR
     failed.advance(10_000)
     assert failed.messages("%RETRY%G") == []

@@ -219,7 +219,7 @@ def test_a_registration_under_way_does_not_cover_later_changes(talk):
 
 
 def test_deleting_a_topic_is_answered_once_no_registration_under_way_has_it(talk):
-    """Tools delete it at the name servers then; these forget none because a later registration lacks it."""
+    """Tools then delete it at name servers, which do not drop topics missing from later registrations."""
     peer = FakePeer()
     talk.broker.topics.put(TopicConfig(topic_name="T"), talk.clock.wall_ms())
     talk.answer_both()

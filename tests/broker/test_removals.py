@@ -35,9 +35,7 @@ async def ask(cluster: Cluster, names: Iterable[str], call) -> None:
 async def make_again(cluster: Cluster, *names: str, after_ms: int = 0) -> None:
     """Delete the topic at these brokers, and create it again after a delay."""
     await ask(cluster, names, admin_calls.delete_topic(TOPIC))
-    await asyncio.sleep(
-        after_ms / 1000
-    )  # What the test is about: the name servers' news take up to a second.
+    await asyncio.sleep(after_ms / 1000)  # The delay under test: the name servers' news take up to a second.
     for name in names:
         count = cluster._queues[name]
         config = TopicConfig(topic_name=TOPIC, read_queue_nums=count, write_queue_nums=count)
@@ -55,7 +53,7 @@ def readers(cluster: Cluster, group: str) -> dict:
 
 
 async def all_is_read(cluster: Cluster, group: str, *members: Member) -> None:
-    """Check that a member claims every queue, and that what is sent there is handled and committed."""
+    """Check that a member claims every queue, and that messages sent there are handled and committed."""
     await cluster.even(*members)
     await cluster.send(2)
     await cluster.all_handled()
@@ -89,7 +87,7 @@ async def test_a_topic_is_deleted_and_created_again_at_one_of_two_brokers(tmp_pa
         kept = {queue for queue in one.gained if queue.broker_name != deleted_at}
         await make_again(cluster, deleted_at)
         await all_is_read(cluster, group, one, two)
-        # It may have gained one again that it had lost for a moment: this process may have stood still.
+        # It may have regained a queue it had briefly lost, since this process may have stalled.
         assert {queue for queue in one.gained if queue.broker_name != deleted_at} == kept
 
 

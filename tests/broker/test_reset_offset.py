@@ -1,4 +1,4 @@
-"""INVOKE_BROKER_TO_RESET_OFFSET: the group continues where the operator says, and no commit undoes it."""
+"""INVOKE_BROKER_TO_RESET_OFFSET: the group continues at the operator's offset, and no commit undoes it."""
 
 import pytest
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ def test_a_reset_moves_the_members_of_a_coordinated_group(talk):
 
 
 def test_a_reset_is_acknowledged_when_it_is_on_the_disk(tmp_path):
-    """A power cut a moment later took it back, and the operator had read SUCCESS."""
+    """A power cut a moment later undid it, although the operator had seen SUCCESS."""
     talk, peer = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH"), FakePeer()
     talk.create_topic("T")
     talk.broker.groups.put(SubscriptionGroupConfig(group_name="G"), talk.clock.wall_ms())
@@ -74,7 +74,7 @@ def test_a_reset_is_acknowledged_when_it_is_on_the_disk(tmp_path):
 
 
 def test_one_queue_is_reset_and_the_others_of_the_topic_keep_their_offsets(talk):
-    """They are granted anew all the same, and continue at their offsets."""
+    """They are still granted anew, and continue at their offsets."""
     alice, bob = both(talk)
     for client in (alice, bob):
         for queue_id in client.held:
@@ -139,7 +139,7 @@ def test_mqadmin_sets_one_queue_of_a_group_without_members_and_without_a_reset(t
 
 @pytest.mark.parametrize("sent", [{"flag": FLAG_ONEWAY}, {"language": "PYTHON"}], ids=["one way", "ours"])
 def test_a_late_commit_does_not_count_as_an_operators(talk, sent):
-    """Java's clients commit one-way as they leave; our clients that are no members mirror positions."""
+    """Java's clients commit one-way as they leave; LibraMQ's non-member clients mirror positions."""
     alice = alone(talk)
     assert alice.commit(3, 2) == C.SUCCESS
     commit = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=3, commit_offset=1)
@@ -180,7 +180,7 @@ def test_a_reset_survives_a_restart(talk, tmp_path):
     assert committed(again, 0) == 1
     assert again.pull(alice.peer, lb_member=alice.member, lb_queue_epoch=1).code == C.FENCED
     again.close()
-    talk.broker.close = lambda: None  # The fixture's; its files are another's now.
+    talk.broker.close = lambda: None  # The fixture's broker; another one now owns its files.
 
 
 def create_group(talk: Conversation) -> None:
@@ -268,7 +268,7 @@ def test_a_pending_reset_survives_a_kill(talk, tmp_path):
     reset(talk, offset=1)
     talk.kill()
     again = Conversation(tmp_path / "data")
-    talk.broker.close = lambda: None  # The fixture's; its files are another's now.
+    talk.broker.close = lambda: None  # The fixture's broker; another one now owns its files.
     member.talk = again
     member.commit(3)  # Before its heartbeat.
     assert committed(again, 0) == 1

@@ -1,4 +1,4 @@
-"""Delay levels: the account of what is delivered, and times of storing whatever the wall clock is set to."""
+"""Delay levels: the account of deliveries, and store times independent of changes of the wall clock."""
 
 from libramq.broker.files.delay_schedule import (
     SETTINGS_MAX,
@@ -22,7 +22,7 @@ def test_an_account_from_outside_is_put_in_order_and_bounded():
     assert LevelAccount(until=-5, waiting=(3,)).bounded(8) == LevelAccount()
     many = LevelAccount(until=1 << 40, waiting=tuple(range(0, 4 * WAITING_MAX, 2))).bounded(1 << 30)
     assert len(many.waiting) == WAITING_MAX
-    assert many.until == 2 * WAITING_MAX  # What may have been delivered behind it is delivered again.
+    assert many.until == 2 * WAITING_MAX  # Possible later deliveries are repeated.
 
 
 def test_the_account_by_which_more_is_delivered_is_ahead():

@@ -1,4 +1,4 @@
-"""Sends: each check in the broker's order, and what is stored."""
+"""Sends: each check in the broker's order, and the stored message."""
 
 import pytest
 
@@ -181,7 +181,7 @@ def test_a_retry_of_what_a_transaction_committed_can_be_read(talk, peer):
 
 @pytest.mark.parametrize("name", ["RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"])
 def test_no_message_but_a_retry_says_that_it_came_from_another_topic(talk, peer, name):
-    """Its dead letter would be sent to that topic, with the rights of whoever sends it again."""
+    """Its dead letter would be resent to that topic with the rights of the resending user."""
     talk.create_topic("T", queues=1)
     keys = [f"{number:032X}" for number in range(3)]
     talk.send(peer, properties={name: "secret", "UNIQ_KEY": keys[0], "a": "1"})
@@ -263,7 +263,7 @@ def test_a_batch_is_stored_message_by_message_in_one_write(talk, peer):
 @pytest.mark.parametrize("tags", ["", "a"])
 @pytest.mark.parametrize("has_special", [False, True])
 def test_messages_of_a_batch_are_completed_together_as_they_are_alone(talk, peer, tags, has_special):
-    """One in whose properties something is special has all of them looked at one by one."""
+    """One message with special properties makes the broker examine all of them one by one."""
     talk.create_topic("T", queues=1)
     items = [item(b"%d" % number, UNIQ_KEY=f"K{number}", TAGS=tags) for number in range(3)]
     if has_special:
@@ -290,7 +290,7 @@ def test_a_batch_with_a_bad_message_is_refused_whole(talk, peer):
 
 
 def test_a_batch_brings_no_handle_of_a_pop(talk, peer):
-    """A consumer that pops the message would acknowledge whatever the handle names."""
+    """A consumer that pops the message would acknowledge the messages the handle names."""
     named = item(b"1", POP_CK="0 1 1 0 0 broker-a 0 7", a="b")
     talk.give(peer, batch_command(talk, named))
     (message,) = talk.messages("T")

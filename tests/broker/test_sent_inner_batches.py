@@ -191,7 +191,7 @@ def test_a_large_one_is_checked_in_steps_and_those_behind_it_are_stored_after_it
 
 @pytest.mark.usefixtures("topic")
 def test_properties_of_a_batch_are_text_that_its_readers_get(talk):
-    """Those of the batch itself are its own, and no message's."""
+    """The batch's own properties belong to no message."""
     sent(talk, items("a", name="\u00e9"), properties=properties_to_text({**KEY, "INSTANCE_ID": "n"}))
     (message,) = talk.messages("T")
     assert message.properties == {"UNIQ_KEY": "IDa", "name": "\u00e9"}

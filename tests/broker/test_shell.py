@@ -196,7 +196,7 @@ def test_a_slave_gets_the_log_at_the_ha_port(loop, tmp_path):
 
 
 def test_clients_leave_descriptors_to_a_slave(tmp_path):
-    """One that lost its connection copied nothing for as long as clients wanted to connect."""
+    """A slave that lost its connection copied nothing while clients kept connecting."""
 
     clients: list[Client] = []
 

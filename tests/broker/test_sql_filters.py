@@ -1,4 +1,4 @@
-"""Pulls by SQL92: their own expressions, their groups', held ones, large queues, and what remains on disk."""
+"""Pulls by SQL92: their own expressions, their groups', held pulls, large queues, and files on disk."""
 
 import json
 
@@ -299,9 +299,9 @@ def test_a_pop_skips_a_bounded_number_of_messages_and_the_next_one_continues(tal
         popper = Popper(talk, group=f"G{examined}")
         command = popper.command(exp=expression, exp_type="SQL92", wait_ms=10_000)
         talk.give(popper.peer, command)
-        talk.threads.run_all(Thread.COMPUTE)  # It parses what is long.
+        talk.threads.run_all(Thread.COMPUTE)  # It parses long expressions.
         reply = find_answer(popper.peer, command)
-        assert reply is not None  # It is not held: what it wants may lie behind.
+        assert reply is not None  # It is not held: matching messages may follow.
         assert reply.code == C.POLLING_TIMEOUT
         for _ in range(900 // examined - 1):
             assert popper.pop(exp=expression, exp_type="SQL92") == []

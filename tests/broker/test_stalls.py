@@ -1,7 +1,7 @@
-"""Stalls: the processor time of the longest round of the loop, in which nobody else is served.
+"""Stalls: the processor time of the loop's longest round, during which no other client is served.
 
-A turn ends after 2 ms, and with the step that it is in. The limit here is for slow machines; each of these
-took a second and more, with more of the same.
+A turn ends after 2 ms, at the end of its current step. The limit here is for slow machines; each of these
+used to take a second or more with larger inputs.
 """
 
 import gc
@@ -44,7 +44,7 @@ ROUND_MS_MAX = 30
 
 
 class Loop:
-    """A broker whose turns take as long as they take, as in a real loop: what is ready runs in one round."""
+    """A broker with turns of real length, as in a real loop: everything ready runs in one round."""
 
     def __init__(self, root: Path, **tables: object) -> None:
         """tables: files of its config directory, by name."""
@@ -91,7 +91,7 @@ class Loop:
         self.run()
 
     def run(self) -> None:
-        """Run what follows, as long as something is ready or due."""
+        """Run until no work is ready or due."""
         while True:
             self.talk.threads.run_all(Thread.COMPUTE)
             due_ms = self.talk.broker.engine.next_due_ms
@@ -113,7 +113,7 @@ def broker(tmp_path: Path) -> Iterator[Callable[..., Loop]]:
     def begin(**tables: object) -> Loop:
         begun.append(Loop(tmp_path / str(len(begun)), **tables))
         gc.collect()
-        gc.disable()  # What other tests have left would be looked through.
+        gc.disable()  # Otherwise the collector would scan other tests' leftovers.
         return begun[-1]
 
     yield begin
@@ -174,7 +174,7 @@ FRESH = count()
 
 
 def parsing_ms() -> float:
-    """Return how long it takes to parse an expression that nobody has parsed yet."""
+    """Return the time to parse an expression for the first time."""
     fresh = expression(f"fresh {next(FRESH)}")
     began = time.thread_time()
     parse_sql(fresh)

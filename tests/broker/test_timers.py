@@ -209,7 +209,7 @@ def test_properties_count_among_what_is_read_before_its_time(tmp_path, peer, mon
 def test_what_was_not_read_before_its_time_is_delivered_in_small_rounds(
     tmp_path, peer, count, body_bytes, together
 ):
-    """A round is a turn of the broker: 512 messages of 4 MiB in one would be two GiB."""
+    """A round is one turn of the broker: 512 messages of 4 MiB in one turn would be 2 GiB."""
     talk = Conversation(tmp_path, commit_log_file_bytes=1 << 24)
     for number in range(count):
         send_at(talk, peer, NOW_MS + 60_000, body=b"%d" % number * body_bytes)
@@ -282,7 +282,7 @@ def test_a_clean_stop_amid_a_slot_delivers_the_rest_of_it(tmp_path, peer, monkey
 
 @pytest.mark.parametrize("delivered", ["in part", "whole"])
 def test_what_was_delivered_before_a_kill_is_not_delivered_again(tmp_path, peer, monkeypatch, delivered):
-    """No file says so: they are written once a second, when the log is on the disk. The copies are there."""
+    """No file records it: files are written once a second, after the log is on the disk. The copies exist."""
     monkeypatch.setattr(timers, "APPENDED_MAX", 8 if delivered == "in part" else 512)
     talk = Conversation(tmp_path)
     for number in range(300):
@@ -373,7 +373,7 @@ def test_a_store_that_refuses_messages_delays_what_is_due(talk, peer):
 
 
 def test_an_idle_broker_waits_for_the_next_slot_only(talk, peer):
-    """And for the next look whether its directory is still there."""
+    """It also waits for the next check that its directory still exists."""
     advance(talk, 30_000)
     before = talk.broker.engine.next_due_ms
     assert before is None or before - talk.clock.monotonic_ms() >= DIRECTORIES_MS // 2

@@ -1,4 +1,4 @@
-"""Transactions: half messages, commits, rollbacks, checks, and what a restart leaves of them."""
+"""Transactions: half messages, commits, rollbacks, checks, and their state after a restart."""
 
 import pytest
 
@@ -280,7 +280,7 @@ def test_an_immunity_time_of_its_own(talk, peer, producer):
 
 
 def test_an_immunity_time_ends_though_the_clock_was_set_back(talk, peer, producer):
-    """By an hour: nobody was asked about the message for that hour."""
+    """The clock went back an hour, and no producer was checked for that hour."""
     prepare(talk, peer, CHECK_IMMUNITY_TIME_IN_SECONDS="70")
     talk.clock.set_wall(-3_600_000)
     talk.advance(4 * INTERVAL_MS)
@@ -333,7 +333,7 @@ def test_open_transactions_are_continued_after_a_restart(tmp_path, peer, stop):
 
 
 def test_progress_is_committed_once_it_is_durable(tmp_path, peer):
-    """What a power cut could take must be checked again."""
+    """Progress that a power cut could undo must not be committed."""
     talk = Conversation(tmp_path)
     places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
     for place in places[:2]:
@@ -382,7 +382,7 @@ def test_a_commit_that_is_repeated_after_a_restart_is_delivered_once_though_chec
 
 
 def test_a_commit_older_than_what_a_start_reads_again_is_not_stored_twice(tmp_path, peer, monkeypatch):
-    """Nothing tells any more whether it has ended: it is refused, and if it has not, a check asks."""
+    """Its outcome is no longer known: it is refused, and if the transaction is open, a check follows."""
     monkeypatch.setattr(known_transactions, "REMEMBERED", 1)
     talk = Conversation(tmp_path)
     places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
@@ -401,7 +401,7 @@ def test_a_commit_older_than_what_a_start_reads_again_is_not_stored_twice(tmp_pa
 
 @pytest.mark.parametrize("is_cold", [False, True])
 def test_a_commit_waits_while_a_start_still_reads_what_has_ended(tmp_path, peer, monkeypatch, is_cold):
-    """It was refused, and Java's producer, which sends it one-way, was asked by a check 30 s later."""
+    """It was refused, and Java's producer, which commits one-way, was checked 30 s later."""
     talk = Conversation(tmp_path)
     places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
     for place in places[:2]:
@@ -480,7 +480,7 @@ def test_a_disk_that_refuses_keeps_half_messages_for_later(talk, peer, producer,
 
 
 def test_a_commit_that_a_full_disk_refused_is_taken_when_it_is_repeated(talk, peer, producer):
-    """A check has passed the half message before; what is known of its copy is kept."""
+    """A check has passed the half message before; the knowledge of its copy is kept."""
     place = prepare(talk, peer)
     talk.advance(INTERVAL_MS)
     talk.disk.bytes_left = 0

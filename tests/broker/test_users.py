@@ -1,4 +1,4 @@
-"""Users and policies at a broker: the auth requests, who may make them, what is kept, and when it counts."""
+"""Users and policies at a broker: the auth requests, their permissions, persistence and effect."""
 
 import json
 from pathlib import Path
@@ -156,7 +156,7 @@ def test_a_held_pull_ends_with_the_permission(secured: Secured, code: R):
 @pytest.mark.parametrize("code", [R.PULL_MESSAGE, R.POP_MESSAGE])
 @pytest.mark.parametrize("change", ["second withdrawn", "first withdrawn", "disabled", "deleted", "policy"])
 def test_a_message_that_comes_with_the_change_goes_to_no_held_pull(secured: Secured, code: R, change: str):
-    """Both arrive in one read: held pulls were ended in the turn after, and had the message by then."""
+    """Both arrive in one read: held pulls were ended only in the next turn, after they got the message."""
     secured.make("alice")
     secured.allow("*")
     both = UserInfo(second_password="another")
@@ -193,7 +193,7 @@ def test_a_message_that_comes_with_the_change_goes_to_no_held_pull(secured: Secu
 
 
 def test_a_pull_that_is_read_while_users_change_gets_nothing(tmp_path: Path):
-    """A thread reads for it from the disk; it was answered by what was allowed before."""
+    """A thread reads for it from the disk; it used to be answered under the former permissions."""
     first = Secured(tmp_path)
     first.make("alice")
     first.allow("*")
@@ -415,7 +415,7 @@ def test_white_lists_exempt_requests_by_code(tmp_path: Path):
 
 
 def test_a_dry_run_logs_what_it_would_refuse(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Each kind once a minute; nobody can make a user for later meanwhile."""
+    """Each kind is logged once a minute; meanwhile no one can create a user for later."""
     secured = Secured(tmp_path, authorization_dry_run=True)
     secured.make("alice")
 

@@ -1,4 +1,4 @@
-"""Pops of more messages than a check point has: by consumers of ours, which name how many they take."""
+"""Pops larger than a check point, by LibraMQ's consumers, which state how many messages they take."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def entries(broker: Conversation) -> list[CheckPointEntry | AckEntry | None]:
 
 
 def test_one_pop_returns_several_check_points(broker: Conversation):
-    """Each has 32 messages at most in the journal, where Apache's broker may read it, and its own handles."""
+    """Each has its own handles and at most 32 messages in the journal, where Apache's broker may read it."""
     fill(broker, 100)
     popper = Popper(broker)
     taken = wide_pop(popper, 90)
@@ -223,7 +223,7 @@ def test_a_held_wide_pop_gets_all_that_comes(broker: Conversation):
 
 
 def test_an_answer_ends_with_the_queue_that_fills_it(broker: Conversation, monkeypatch: pytest.MonkeyPatch):
-    """Every queue gives one message, however large: those of all would be more than a frame."""
+    """Every queue gives one message, however large; all of them together would exceed a frame."""
     monkeypatch.setattr(taking, "POP_BYTES_MAX", 100_000)
     broker.create_topic("Large", queues=8)
     for queue_id in range(8):
@@ -253,7 +253,7 @@ def test_pops_take_the_queues_in_turn_whatever_is_looked_at_between(broker: Conv
 
 
 def test_pops_in_order_take_the_queues_in_turn_as_well(broker: Conversation):
-    """Also after a pop that moved the group past messages of other tags."""
+    """This holds even after a pop that moved the group past messages of other tags."""
     broker.create_topic("Spread", queues=4)
     broker.send(FakePeer(), "Spread", b"other", queue_id=2, properties="TAGS\x01B\x02")
     popper, seen = Popper(broker, topic="Spread"), list[int]()

@@ -12,7 +12,7 @@ from tests.broker.brokers import Conversation
 
 
 class Away:
-    """Other brokers, none of which is there."""
+    """Other brokers, all of them absent."""
 
     def names(self) -> Sequence[str]:
         return ()
@@ -26,7 +26,7 @@ class Away:
 def test_a_brokers_own_offsets_take_no_place_of_others_copies(
     talk: Conversation, monkeypatch: pytest.MonkeyPatch
 ):
-    """A broker kept a copy of each of its own offsets, until there was no room for those that need one."""
+    """A broker kept copies of its own offsets, which left no room for others' offsets that need one."""
     monkeypatch.setattr(group_offsets, "COPIES_MAX", 1)
     offsets = talk.broker.cluster.offsets
     offsets._others = Away()

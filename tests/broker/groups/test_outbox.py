@@ -1,4 +1,4 @@
-"""Notices that wait: each once, and no connection behind all those of another."""
+"""Pending notices: each is sent once, and no connection waits for all notices of another."""
 
 import gc
 
@@ -35,7 +35,7 @@ def test_a_change_is_sent_once_and_a_probe_before_it():
 
 
 def test_changes_that_wait_are_no_objects_of_the_garbage_collector():
-    """20,000 of them were, and the loop stood still for 20 ms while the collector looked at them."""
+    """20,000 tracked changes stopped the loop for 20 ms while the collector scanned them."""
     outbox, peers = Outbox(), [FakePeer() for _ in range(20)]
     names = [f"G{number}" for number in range(1_000)]
     gc.collect()
