@@ -49,7 +49,7 @@ LOOKS_SECONDS: Final = 60
 ARGUMENTS: Final = {"consume.py": ["3"], "fetch.py": ["3"], "record_batches.py": ["3"]}
 _PRINTS: Final = "It prints:\n"
 _FILE: Final = re.compile(
-    r"(?:\bsave\b[^`.:]*\bas|存为|\b(add)\b[^`.:]*\bto) `([\w./-]+\.py)`", re.IGNORECASE
+    r"(?:\bsave\b[^`.:]*\bas|存为|\b(add)\b[^`.:]*\bto)\s`([\w./-]+\.py)`", re.IGNORECASE
 )
 #: What differs from run to run in tables.
 _VARYING: Final = (
