@@ -42,7 +42,7 @@ BYTES_MAX = 2_000
 
 
 class Recorder(FrameReader):
-    """A recorder that splits the stream into frames, and keeps them."""
+    """A recorder that splits the stream into frames and keeps them."""
 
     client = ""
     frames: dict[tuple[str, int, int], str] = {}
@@ -80,7 +80,7 @@ def librdkafka(address: str) -> None:
 
 
 def modern(address: str, admin: AdminClient) -> None:
-    """Read as a member of a group of KIP-848, and describe that."""
+    """Consume as a member of a KIP-848 group, and describe the group."""
     options = {"group.id": "m", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
     consumer = Consumer({"bootstrap.servers": address, **options})
     consumer.subscribe(["orders"])
@@ -121,7 +121,7 @@ async def aiokafka(address: str) -> None:
 
 
 async def sign_in() -> None:
-    """Run clients that sign in against a broker with users."""
+    """Run clients that authenticate against a broker with users."""
     options: dict[str, Any] = {
         "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice",
         "sasl.password": "secret",

@@ -19,7 +19,7 @@ NAMES = ("broker-a", "broker-b", "broker-c")
 
 
 def wait_until(holds: Callable[[], bool], what: str, *, pause_s: float = 0.02) -> None:
-    """Call a function until it returns True. pause_s: 0 for functions that wait a little themselves."""
+    """Call a function until it returns True. Pass `pause_s` 0 if the function itself waits a little."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, what
@@ -27,7 +27,7 @@ def wait_until(holds: Callable[[], bool], what: str, *, pause_s: float = 0.02) -
 
 
 class KafkaCluster:
-    """A name server and brokers; `ports` are those for Kafka's clients."""
+    """A name server and brokers; `ports` are the brokers' Kafka ports."""
 
     def __init__(self, home: Path, names: tuple[str, ...] = NAMES) -> None:
         self.names = names
@@ -49,7 +49,7 @@ class KafkaCluster:
 
     @contextmanager
     def killed(self, name: str) -> Iterator[None]:
-        """Kill a broker, and start it again at the end."""
+        """Kill a broker, and restart it at the end."""
         self.kill(name)
         try:
             yield
@@ -71,12 +71,12 @@ class KafkaCluster:
         return run.out
 
     def admin(self, *names: str) -> AdminClient:
-        """Return a client that begins with these brokers."""
+        """Return an admin client that bootstraps from these brokers."""
         servers = ",".join(f"127.0.0.1:{self.ports[name]}" for name in names or self.names)
         return AdminClient({"bootstrap.servers": servers})
 
     def wait_brokers(self, count: int, *names: str) -> None:
-        """Wait until each of these brokers knows so many."""
+        """Wait until each of these brokers knows this many brokers."""
         for name in names or self.names:
             admin = self.admin(name)
             wait_until(
@@ -89,7 +89,7 @@ class KafkaCluster:
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(PATIENCE_S)
 
     def leaders(self, topic: str, *names: str) -> dict[int, str | None]:
-        """Return the broker of each partition; None while it is away."""
+        """Return the broker that leads each partition; None while it is down."""
         metadata = self.admin(*names).list_topics(topic, timeout=PATIENCE_S)
         ports = {port: name for name, port in self.ports.items()}
         brokers = {each.id: ports[each.port] for each in metadata.brokers.values()}

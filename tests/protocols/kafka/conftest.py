@@ -11,7 +11,7 @@ from tests.protocols.kafka.peers import KafkaEndpoint
 
 @pytest.fixture
 def queue_type() -> str:
-    """How the topic is stored; test_batch_storage.py has the other kind."""
+    """The topic's storage type; test_batch_storage.py covers the other one."""
     return "SimpleCQ"
 
 

@@ -31,7 +31,7 @@ from tests.fakes import FakePeer
 
 NODE = Node("127.0.0.1", 9092, "DefaultCluster")
 CLIENT_ID = "test"
-#: Of DefaultBroker.
+#: Copied from DefaultBroker.
 NODE_ID = crc32(b"broker-a") % (1 << 24)
 
 
@@ -94,12 +94,12 @@ class KafkaPeer(FakePeer):
         ))  # fmt: skip
 
     def give(self, *frames: bytes) -> None:
-        """Deliver frames to the broker in one read."""
+        """Deliver frames to the broker in a single read."""
         self._entrance.received(self, list(frames))
         self.compute()
 
     def compute(self) -> None:
-        """Let threads finish their work, and run the turns of the connections that waited for it."""
+        """Let threads finish their work, and run the turns of the connections that waited for them."""
         while True:
             self.talk.threads.run_all(Thread.COMPUTE)
             self.talk.threads.run_all(Thread.READ)
@@ -110,16 +110,16 @@ class KafkaPeer(FakePeer):
             turn.action()  # type: ignore[attr-defined]
 
     def tell(self, request: Request, version: int | None = None) -> None:
-        """Send a request; `answers` returns its answer once that has arrived."""
+        """Send a request; `answers` returns the response once it has arrived."""
         self.give(self.frame(request, _version(request, version)))
 
     def answers(self) -> list[Any]:
-        """Return the answers that have arrived, in order."""
+        """Return the responses that have arrived, in order."""
         frames, self.frames = self.frames, []
         return [self._decoded(frame) for frame in frames]
 
     def ask(self, request: Request, version: int | None = None) -> Any:
-        """Send a request, and return its answer, which must arrive at once."""
+        """Send a request, and return its response, which must arrive at once."""
         self.tell(request, version)
         (response,) = self.answers()
         return response
@@ -172,7 +172,7 @@ class KafkaPeer(FakePeer):
 
 
 def fetched(partition: FetchedPartition, offset: int = 0) -> list[Record]:
-    """Return the records of an answer, with their offsets; a client skips those before the offset."""
+    """Return a response's records and their offsets; like a client, skip records before the fetch offset."""
     data, records = partition.records or b"", list[Record]()
     while data:
         end = 12 + int.from_bytes(data[8:12])

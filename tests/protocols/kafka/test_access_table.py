@@ -48,7 +48,7 @@ CLUSTER = "DefaultCluster"
 BROKERS = Credentials("brokers", "theirs")
 REFUSED = {E.TOPIC_AUTHORIZATION_FAILED, E.GROUP_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED}
 TOPIC_, BROKER_ = 2, 4
-#: What deletes or changes what the next request needs.
+#: Requests that delete or change data that the next request needs.
 CONSUMING = {11, 20, 37, 42, 47, 68}
 
 

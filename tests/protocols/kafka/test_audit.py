@@ -1,4 +1,4 @@
-"""The audit of Kafka's requests: what they have changed, by name, and nothing that was only requested."""
+"""The audit of Kafka's requests: every change, by name, and no request that changed nothing."""
 
 import json
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def permit_all(users: Users) -> None:
 
 
 def changes(messages: list[Any]) -> list[tuple[Any, ...]]:
-    """Return the changes among the audit's messages: kind, user, request, names, and what is not complete."""
+    """Return the changes among the audit's messages: kind, user, request, names, and the incomplete parts."""
     events = [json.loads(each.body) for each in messages]
     return [
         (each["kind"], each["user"], each["request"], *each["resources"], *filter(None, [each["reason"]]))
@@ -56,7 +56,7 @@ def changes(messages: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def result_of(futures: dict[Any, Any]) -> bool:
-    """Wait for a request about one name; return whether it has succeeded."""
+    """Wait for a request about one name; return whether it succeeded."""
     (future,) = futures.values()
     try:
         future.result(TIMEOUT_S)
@@ -66,7 +66,7 @@ def result_of(futures: dict[Any, Any]) -> bool:
 
 
 def test_librdkafkas_requests_are_recorded_by_what_became_of_them(tmp_path: Path) -> None:
-    """Whoever may change `Topic:*` wrote events of topics that never were."""
+    """A user allowed to change `Topic:*` could write events about topics that never existed."""
     secured = Secured(tmp_path)
     try:
         secured.change(permit_all)
@@ -104,7 +104,7 @@ def test_librdkafkas_requests_are_recorded_by_what_became_of_them(tmp_path: Path
 
 
 class TestRequests:
-    """Single requests, of many names."""
+    """Single requests that each contain many names."""
 
     @pytest.fixture
     def peer(self, tmp_path: Path) -> Iterator[KafkaPeer]:
@@ -118,7 +118,7 @@ class TestRequests:
         talk.close()
 
     def recorded(self, peer: KafkaPeer) -> list[tuple[Any, ...]]:
-        """Return what is recorded after the creation of the topic."""
+        """Return the events recorded after the creation of the topic."""
         peer.talk.tick()
         first, *found = changes(peer.talk.messages(AUDIT_TOPIC))
         assert first == ("created", "alice", "CreateTopics", "Topic:mine")
@@ -136,7 +136,7 @@ class TestRequests:
         ]
 
     def test_who_has_gone_meanwhile_is_recorded_all_the_same(self, peer: KafkaPeer) -> None:
-        """Who closes the connection at once gets no answer, and topics all the same."""
+        """A client that disconnects at once gets no response, but its topics are created all the same."""
         wanted = [
             topics.CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1)
             for number in range(300)

@@ -1,4 +1,4 @@
-"""Batches of Kafka stored as they are (queue.type=BatchCQ): what holds for other topics holds here, too."""
+"""Kafka batches stored unchanged (queue.type=BatchCQ) behave like other topics."""
 
 import struct
 import zlib
@@ -39,8 +39,8 @@ from tests.store.stores import BORN
 
 __all__ = ["producer", "restarts"]
 
-#: What is of the other kind alone: batches that are decoded when they are stored, and cut to the byte when
-#: they are fetched.
+#: Tests for the other storage type only: there, batches are decoded when stored and trimmed to the exact
+#: bytes when fetched.
 OTHERS = {
     "test_a_fetch_reads_several_partitions_within_its_limits",
     "test_the_records_of_one_request_are_bounded",
@@ -79,7 +79,7 @@ def produced(peer: KafkaPeer, data: bytes) -> int:
 
 
 def messages(talk: Conversation, offset: int = 0) -> list[MessageExt]:
-    """Read the queue as clients of RocketMQ do."""
+    """Read the queue the way RocketMQ clients do."""
     found: list[MessageExt] = []
     while True:
         result = talk.broker.store.read("T", 0, offset, 32)
@@ -111,7 +111,7 @@ def test_a_batch_is_one_record_and_comes_back_byte_for_byte(endpoint: KafkaEndpo
 
 
 def test_a_search_by_time_looks_into_compressed_batches(endpoint: KafkaEndpoint):
-    """The second batch announces a later time than its records have; they are looked at and passed over."""
+    """The second batch announces a later time than its records have; the search inspects and skips them."""
     peer, now_ms = endpoint.peer(), int(endpoint.talk.clock.wall_ms())
     times = [now_ms + number for number in (5, 0, 9, 3)]
     data = batch(*(record(timestamp_ms=each) for each in times))
@@ -186,7 +186,9 @@ def test_a_batch_that_cannot_be_unpacked_is_passed_over_by_clients_of_rocketmq(e
 def test_a_batch_of_rocketmqs_with_another_number_than_it_announces_is_passed_over(
     endpoint: KafkaEndpoint, announced: int
 ):
-    """With fewer messages than numbers a fetch of those that are left would return it again for ever."""
+    """If a batch has fewer messages than offsets, a fetch of the remaining offsets would
+    return it forever.
+    """
     inner = encode_batch([BatchItem(0, b"a", b""), BatchItem(0, b"b", b"")])
     store = endpoint.talk.broker.store
     stored = StoreMessage(
@@ -200,7 +202,7 @@ def test_a_batch_of_rocketmqs_with_another_number_than_it_announces_is_passed_ov
 
 
 def test_a_batch_of_many_records_is_checked_by_a_thread(endpoint: KafkaEndpoint):
-    """32,767 of them take 10 ms."""
+    """Checking 32,767 records takes 10 ms."""
     peer = endpoint.peer()
     data = batch(*(record(b"") for _ in range(RECORDS_MAX)))
     peer._entrance.received(peer, [peer.frame(peer.produce_request(data), 9)])

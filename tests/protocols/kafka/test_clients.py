@@ -26,7 +26,7 @@ from libramq.store import MessageStore, StoreMessage
 from tests.broker.test_shell import Client
 from tests.interop.ports import free_broker_port
 
-#: The time that a client may take on a busy machine before the test fails.
+#: How long a client may take on a busy machine before the test fails.
 TIMEOUT_S = 60
 #: Both ways of storing a topic.
 BOTH = pytest.mark.parametrize("queue_type", ["SimpleCQ", "BatchCQ"])
@@ -203,7 +203,7 @@ async def test_aiokafka_consumes_what_it_produced(kafka: Kafka):
 
 @pytest.mark.parametrize("queue_type", ["BatchCQ"])
 def test_librdkafka_goes_over_a_batch_of_rocketmqs_that_cannot_be_read(kafka: Kafka):
-    """Its numbers are used, so it becomes a batch without records, as compaction leaves in Kafka."""
+    """Its offsets are used, so it becomes a batch without records, as compaction leaves in Kafka."""
     create(kafka, "orders")
     produced(kafka, 4)
     text = encode_properties({"INNER_NUM": "3"})
@@ -275,7 +275,7 @@ class Members:
                     self.values.append(message.value())
 
     def wait_shared(self, *sizes: int) -> None:
-        """Poll until members own these numbers of partitions, and each partition has one owner."""
+        """Poll until the members own these numbers of partitions and each partition has one owner."""
 
         def is_shared() -> bool:
             shares = list(self.assignments().values())
@@ -299,7 +299,7 @@ def readers(kafka: Kafka) -> Iterator[Members]:
 
 @pytest.fixture
 def modern(kafka: Kafka) -> Iterator[Members]:
-    """Members of a group of KIP-848."""
+    """Members of a KIP-848 group."""
     create(kafka, "orders", partitions=4)
     modern = Members(kafka, **{"group.protocol": "consumer"})
     yield modern

@@ -21,7 +21,7 @@ A, B, C = NAMES
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Return the brokers of all tests; one that is killed is started again by its test."""
+    """Return the brokers shared by all tests; a test that kills a broker restarts it."""
     cluster = KafkaCluster(tmp_path_factory.mktemp("cluster"))
     try:
         yield cluster
@@ -39,7 +39,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 def leaders_of(cluster: KafkaCluster, topic: str, count: int, *names: str) -> dict[int, str | None]:
-    """Return the leaders once a broker knows all partitions and the broker of each."""
+    """Return the leaders once a broker knows every partition and its broker."""
     leaders: dict[int, str | None] = {}
 
     def are_known() -> bool:
@@ -63,7 +63,7 @@ def produce(cluster: KafkaCluster, topic: str, partitions: range, *values: bytes
 
 
 def read(consumer: Consumer, count: int) -> list[tuple[int, int, bytes | None]]:
-    """Return records as they come: partition, offset and value."""
+    """Return records as they arrive: partition, offset and value."""
     records: list[tuple[int, int, bytes | None]] = []
 
     def is_there() -> bool:
@@ -78,7 +78,7 @@ def read(consumer: Consumer, count: int) -> list[tuple[int, int, bytes | None]]:
 
 
 def read_all(consumer: Consumer, wanted: set[tuple[int, int, bytes | None]]) -> None:
-    """Read until all these records came; members that joined again read some twice."""
+    """Read until all these records have arrived; members that rejoined read some twice."""
     left = set(wanted)
 
     def are_there() -> bool:
@@ -130,7 +130,9 @@ def test_a_group_reads_and_commits_at_every_broker(cluster: KafkaCluster, coordi
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_coordinator_is_killed_and_its_members_go_on(cluster: KafkaCluster, protocol: str):
-    """Members ask for the successor, which knows them: nothing is revoked or assigned, and commits go on."""
+    """Members look for the successor, which knows them: nothing is revoked or assigned, and
+    commits continue.
+    """
     changes: list[str] = []
     topic = f"kills-{protocol}"
     group = cluster.group_at(B, topic)
@@ -185,7 +187,7 @@ def test_the_coordinator_is_killed_and_its_members_go_on(cluster: KafkaCluster, 
 
 
 def test_members_keep_their_partitions_while_their_broker_is_killed_and_restarted(single: KafkaCluster):
-    """KIP-848's members continue in their group: nothing is revoked or lost, and commits are accepted."""
+    """Members of KIP-848 groups continue: nothing is revoked or lost, and commits are accepted."""
     cluster = single
     events: list[str] = []
     consumers = []
@@ -242,7 +244,7 @@ def test_the_broker_resolves_a_pattern_for_librdkafka(single: KafkaCluster):
 
 
 def test_queues_of_rocketmqs_topics_have_the_same_numbers_at_all_brokers(cluster: KafkaCluster):
-    """A topic that RocketMQ's tools make at one broker, then at others, keeps the numbers of its queues."""
+    """A topic that RocketMQ's tools create at one broker, then at others, keeps its queue numbers."""
     cluster.tool("updateTopic", "-b", cluster.address(B), "-t", "numbers", "-r", "2", "-w", "2")
     wait_until(lambda: cluster.leaders("numbers") == {0: B, 1: B}, "the first queues")
     # The topic's numberer has seen them as well, so that it appends the others.
@@ -269,7 +271,7 @@ def test_rocketmqs_tools_see_and_reset_what_a_kafka_group_committed(cluster: Kaf
 
 
 def test_name_servers_list_no_topic_that_kafkas_tools_have_deleted(cluster: KafkaCluster):
-    """Nor the retry topic of a group that they delete, by which RocketMQ's tools find groups."""
+    """Neither does the retry topic of a deleted group remain, by which RocketMQ's tools find groups."""
     group = cluster.group_at(B, "gone")
     cluster.create("gone", 3)
     produce(cluster, "gone", range(3), b"a")
@@ -288,7 +290,9 @@ def test_name_servers_list_no_topic_that_kafkas_tools_have_deleted(cluster: Kafk
 
 
 def test_a_kafka_group_with_members_is_reset_at_no_broker(cluster: KafkaCluster):
-    """Only its coordinator has the members; the others set their queues, and the command failed."""
+    """Only the coordinator knows the members; the other brokers reset their queues, and the
+    command failed.
+    """
     group, other = cluster.group_at(B, "live"), cluster.group_at(B, "other")
     cluster.create("live", 3)
     produce(cluster, "live", range(3), b"a", b"b")
@@ -322,7 +326,7 @@ def test_a_kafka_group_with_members_is_reset_at_no_broker(cluster: KafkaCluster)
 def test_kafkas_tools_set_the_offsets_of_a_group_of_our_consumers_once_it_has_no_members(
     cluster: KafkaCluster,
 ):
-    """Each broker has a fence from the members, and only the coordinator is asked."""
+    """The members left a fence on each broker, and only the coordinator receives the request."""
     cluster.create("fenced", 3)
     produce(cluster, "fenced", range(3), b"a", b"b")
     handled: list[MessageExt] = []
@@ -341,7 +345,7 @@ def test_kafkas_tools_set_the_offsets_of_a_group_of_our_consumers_once_it_has_no
         assert errors() == [KafkaError.INCONSISTENT_GROUP_PROTOCOL] * 3
     finally:
         ours.stop()
-    # Brokers notice after one another that the member is gone.
+    # Brokers notice at different times that the member is gone.
     wait_until(lambda: errors() == [None] * 3, "the offsets of a group without members")
     found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("ours")])["ours"]
     assert [each.offset for each in found.result(PATIENCE_S).topic_partitions] == [1, 1, 1]
@@ -377,7 +381,7 @@ def test_an_idempotent_producer_stores_nothing_twice_while_a_broker_is_killed(cl
 
 
 def test_no_topic_counts_as_deleted_that_a_broker_keeps_which_is_away(cluster: KafkaCluster):
-    """Also if the broker that is asked has restarted meanwhile: it has not heard from the other one since."""
+    """This also holds if the queried broker has restarted since and has not heard from the other one."""
     cluster.create("kept", 3)
     assert set(leaders_of(cluster, "kept", 3, A).values()) == {A, B, C}
     with cluster.killed(B):
@@ -396,7 +400,7 @@ def test_no_topic_counts_as_deleted_that_a_broker_keeps_which_is_away(cluster: K
 def test_a_topic_whose_deletion_an_absent_broker_missed_can_neither_vanish_nor_be_created(
     cluster: KafkaCluster,
 ):
-    """A new topic of its name would get the old messages when that broker is back."""
+    """A new topic of that name would get the old messages when the broker returns."""
     cluster.create("missed", 3)
     assert set(leaders_of(cluster, "missed", 3, *NAMES).values()) == {A, B, C}
     with cluster.killed(B):

@@ -53,7 +53,7 @@ def described(peer: KafkaPeer, group: str, version: int = 6) -> DescribedGroup:
 
 
 def commit(peer: KafkaPeer, group: str, *partitions: int) -> None:
-    """Commit 0 in partitions of T without being a member."""
+    """Commit offset 0 in partitions of T without being a member."""
     of_topic = Topic(
         name="T",
         partitions=tuple(CommittedPartition(partition_index=each, committed_offset=0) for each in partitions),
@@ -69,7 +69,7 @@ def delete(peer: KafkaPeer, group: str) -> int:
 
 
 def delete_offset(peer: KafkaPeer, group: str, partition: int = 0) -> int:
-    """Delete an offset; return the error of the partition, or else of the request."""
+    """Delete an offset; return the partition's error, or else the request's."""
     partitions = (partition,)
     topics = (Topic(name="T", partitions=partitions),)
     response = peer.ask(OffsetDeleteRequest(group_id=group, topics=topics))
@@ -140,7 +140,7 @@ def test_a_group_with_members_is_not_deleted(endpoint: KafkaEndpoint):
 
 
 def reset(talk: Conversation, offset: int, group: str = "G") -> int:
-    """Have RocketMQ's tools reset a group to an offset; return the code of the answer."""
+    """Reset a group to an offset as RocketMQ's tools do; return the response code."""
     header = ResetOffsetHeader(topic="T", group=group, queue_id=0, offset=offset, is_force=True)
     return talk.ask(FakePeer(), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header).code
 
@@ -153,7 +153,7 @@ def committed(peer: KafkaPeer, group: str = "G") -> int:
 
 
 def test_a_group_with_members_is_not_reset(endpoint: KafkaEndpoint):
-    """They would commit over it, and it was answered as if it had been done."""
+    """Its members would commit over the reset, yet the response claimed success."""
     peer, (first, second) = endpoint.peer(), pair(endpoint)
     for _ in range(3):
         endpoint.talk.send(FakePeer())
@@ -167,7 +167,7 @@ def test_a_group_with_members_is_not_reset(endpoint: KafkaEndpoint):
 
 
 def test_a_commit_by_a_member_or_a_tool_ends_a_reset(endpoint: KafkaEndpoint):
-    """Kafka's members from before have left, or there would have been no reset."""
+    """Earlier Kafka members must have left, or the reset would not have been possible."""
     peer = endpoint.peer()
     for _ in range(3):
         endpoint.talk.send(FakePeer())
@@ -225,7 +225,7 @@ def test_a_subscription_names_its_topics():
 
 
 def test_rocketmq_members_are_kept_out_of_a_group_with_kafka_members(endpoint: KafkaEndpoint):
-    """Otherwise they would assign its queues a second time."""
+    """Otherwise they would assign the group's queues a second time."""
     talk = endpoint.talk
     first, second = pair(endpoint)
     stock = FakePeer()
@@ -240,7 +240,9 @@ def test_rocketmq_members_are_kept_out_of_a_group_with_kafka_members(endpoint: K
 
 
 def test_rocketmqs_clients_do_not_begin_a_group_with_kafka_members(endpoint: KafkaEndpoint):
-    """Kafka's members would go on at the ends that were committed for one that is refused a moment later."""
+    """Otherwise Kafka's members would continue at the end offsets, committed for a client refused a moment
+    later.
+    """
     talk, peer = endpoint.talk, endpoint.peer()
     talk.send(FakePeer())
     header = GroupBeginHeader(consumer_group="G", topic="T", lb_begins=True)

@@ -1,4 +1,4 @@
-"""A broker that has started among others: it waits for the groups that they hand over."""
+"""A broker that has just started in a cluster waits for the groups that the others hand over."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ GROUP, OTHER = HERE, group_at(A, [A], besides=B)
 
 
 class Starting(Node):
-    """Broker a, which serves Kafka's clients and is not answered yet by the others."""
+    """Broker a, which serves Kafka's clients; the other brokers do not answer it yet."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -62,12 +62,12 @@ class Starting(Node):
         self.answer(question, outcome)
 
     def passed(self, body: PeerGroupsBody) -> None:
-        """Take groups that broker b hands over."""
+        """Receive groups that broker b hands over."""
         reply = self.ask(peer(B), R.PEER_GROUPS, None, peer_calls.pass_on_groups(body).body)
         assert reply.ext["lbKnown"] == "1"
 
     def code(self, request: Request) -> ErrorCode:
-        """Return the error that a request is answered by; the group's successor takes what it is sent."""
+        """Return the error code of a response; the group's successor receives what it is sent."""
         self.client.tell(request)
         self.advance(MODERN_HOLD_MS if isinstance(request, ConsumerGroupHeartbeatRequest) else 0)
         while questions := self.take(R.PEER_GROUPS):
@@ -78,7 +78,7 @@ class Starting(Node):
 
 
 def _code(response: Any) -> int:
-    """Return the error of a response, or that of the first group or partition in it."""
+    """Return the error code of a response, or of its first group or partition."""
     for parts in ("groups", "topics", "partitions"):
         if found := getattr(response, parts, ()):
             return _code(found[0])
@@ -139,12 +139,12 @@ def node(tmp_path: Path) -> Iterator[Starting]:
 def test_a_members_heartbeat_before_its_group_is_handed_over_costs_it_nothing(
     node: Starting, request_of: Callable[[], Request], body: PeerGroupsBody
 ):
-    """It was answered UNKNOWN_MEMBER_ID: the member joined anew, and what came was dropped."""
+    """The answer was UNKNOWN_MEMBER_ID: the member rejoined, and the group handed over later was dropped."""
     node.sees(B)
     assert node.code(request_of()) in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE)
     node.answer_handover(False)
     node.passed(body)
-    assert node.code(request_of()) is ErrorCode.NONE, "the group is here, whatever else may come"
+    assert node.code(request_of()) is ErrorCode.NONE, "the group is here, regardless of later hand-overs"
     groups = node.endpoint.translator
     (found,) = [
         each
@@ -187,7 +187,7 @@ def test_members_are_unknown_once_no_other_broker_has_groups(node: Starting):
     (question,) = node.handovers(C_)
     node.answer(question, False)
     node.advance(AGAIN_MS)
-    assert not node.handovers(), "that one has none"
+    assert not node.handovers(), "that broker has none"
     (question,) = node.handovers(C_)
     node.answer(question, True)
     assert node.code(beat()) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -231,11 +231,11 @@ def test_a_broker_says_that_it_has_handed_over_once_the_other_one_has_its_groups
     (question,) = node.take(R.PEER_GROUPS)
     node.answer(question, ConnectFailed("it has just started"))
     assert handed_over() == "0"
-    for _ in range(2):  # The first one has nothing.
+    for _ in range(2):  # The first broker has none.
         (question,) = node.take(R.PEER_GROUPS)
         assert handed_over() == "0"
         node.answer(question, True)
-    assert handed_over() == "0", "our link to it does not stand: the answer could be from its former life"
+    assert handed_over() == "0", "we are not connected to it: the answer could predate its restart"
     (question,) = node.take(R.PEER_MEMBERS)
     node.answer(question, True)
     assert handed_over() == "1"

@@ -86,7 +86,7 @@ class Member:
         assert self.peer.ask(LeaveGroupRequest(group_id=self.group, members=(leaving,))).error_code == 0
 
     def joined(self) -> JoinGroupResponse:
-        """Return the answer to the join, which must have arrived."""
+        """Return the response to the join, which must have arrived."""
         (response,) = self.peer.answers()
         assert response.error_code == 0
         self.member_id, self.generation = response.member_id, response.generation_id
@@ -136,7 +136,7 @@ class Member:
 
 @pytest.mark.parametrize("version", [3, 9])
 def test_a_member_with_a_long_name_keeps_no_other_from_being_answered(endpoint: KafkaEndpoint, version: int):
-    """Its id was longer than a string of older versions may be: no member of its group was answered."""
+    """Its id was too long for a string of older versions, so no member of its group was answered."""
     honest = Member(endpoint, version=3)
     request = join_request()
     hostile = endpoint.peer()
@@ -249,7 +249,7 @@ def test_a_broker_that_stood_still_keeps_its_members(endpoint: KafkaEndpoint):
 
 
 def test_one_group_leaves_room_for_others(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
-    """Who could use one group kept all others' members from joining, for its sessions of half an hour."""
+    """A user of one group could keep the members of all others from joining, for its half-hour sessions."""
     monkeypatch.setattr("libramq.groups.protocol_groups.GROUP_COST_BYTES_MAX", 50_000)
     large = (JoinGroupProtocol(name="range", metadata=bytes(20_000)),)
     peers = [endpoint.peer() for _ in range(5)]
@@ -312,7 +312,7 @@ def test_all_of_a_groups_offsets_are_found(endpoint: KafkaEndpoint):
 
 
 def committed(talk: Conversation, queue_id: int = 0) -> int | None:
-    """Return what RocketMQ's clients find committed."""
+    """Return the committed offset as RocketMQ clients see it."""
     header = h.QueryConsumerOffsetHeader(
         consumer_group="G", topic="T", queue_id=queue_id, set_zero_if_not_found=False
     )
@@ -321,7 +321,7 @@ def committed(talk: Conversation, queue_id: int = 0) -> int | None:
 
 
 def test_a_commit_beyond_the_end_stays_as_it_was_sent(endpoint: KafkaEndpoint):
-    """Mirrors commit what their source had; the group goes on there once the queue has come so far."""
+    """Mirrors commit their source's offsets; the group resumes there once the queue has grown that far."""
     admin, talk = administrator(endpoint), endpoint.talk
     admin.peer.produce(record(), record(), record())
     assert admin.commit(5) == 0
@@ -384,11 +384,11 @@ def test_a_commit_beyond_the_end_survives_a_restart(endpoint: KafkaEndpoint, tmp
         peer.produce(*(record() for _ in range(5)), partition=partition)
     assert (fetched(peer, (0, 1)), committed(again), committed(again, 1)) == ([5, 0], 5, 0)
     again.kill()
-    talk.is_killed = True  # Its files are another's now.
+    talk.is_killed = True  # Its files now belong to another broker.
 
 
 def test_after_a_loss_only_what_was_committed_beyond_the_end_is_kept(endpoint: KafkaEndpoint, tmp_path: Path):
-    """What lay within its queue is cut: later messages get the numbers of the lost ones."""
+    """Offsets within the queue are cut back: later messages get the offsets of the lost ones."""
     admin, talk = administrator(endpoint), endpoint.talk
     for partition in (0, 1):
         admin.peer.produce(record(), record(), record(), partition=partition)
@@ -406,7 +406,7 @@ def test_after_a_loss_only_what_was_committed_beyond_the_end_is_kept(endpoint: K
 def test_a_commit_beyond_the_end_is_void_where_the_group_went_on_without_it(
     endpoint: KafkaEndpoint, tmp_path: Path
 ):
-    """Another version does not know it: its groups commit, and the file with it is left as it was."""
+    """A version without this feature lets its groups commit, and leaves the feature's file as it was."""
     admin, talk = administrator(endpoint), endpoint.talk
     admin.peer.produce(record(), record(), record())
     assert admin.commit(5) == 0
@@ -464,10 +464,10 @@ def test_a_commit_of_rocketmqs_clients_beyond_the_end_is_cut_and_logged_once(
 
 
 def test_who_chooses_its_partitions_commits_under_an_id_of_its_own(endpoint: KafkaEndpoint):
-    """librdkafka's consumers of KIP-848 have a member id even if they never join."""
+    """librdkafka's KIP-848 consumers have a member id even if they never join."""
     peer = endpoint.peer()
     peer.produce(record())
-    endpoint.talk.advance(MEMBERS_RETURN_MS + 1)  # Until then commits count whoever sends them.
+    endpoint.talk.advance(MEMBERS_RETURN_MS + 1)  # Until then commits count regardless of their sender.
     partitions = (CommittedPartition(partition_index=0, committed_offset=1),)
     topics = (Topic(name="T", partitions=partitions),)
     request = OffsetCommitRequest(
@@ -480,7 +480,7 @@ def test_who_chooses_its_partitions_commits_under_an_id_of_its_own(endpoint: Kaf
 def test_commits_that_lay_unread_while_the_coordinator_was_frozen_are_refused(
     endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    """Another broker may have coordinated, and taken later ones: members read again from where these were."""
+    """Another broker may have coordinated the group and accepted later commits: members reread from there."""
     first, _ = pair(endpoint)
     endpoint.peer().produce(record(), record())
     talk = endpoint.talk
@@ -492,7 +492,7 @@ def test_commits_that_lay_unread_while_the_coordinator_was_frozen_are_refused(
     assert first.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     wanted = WantedGroup(group_id="G", topics=(Topic(name="T", partitions=(0,)),))
     (found,) = first.peer.ask(OffsetFetchRequest(groups=(wanted,)), version=8).groups
-    assert found.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # It knows no later ones of others.
+    assert found.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # It knows no later commits elsewhere.
     assert committed(talk) == 2
     talk.advance(THAW_MS)
     assert first.commit(1) == 0
@@ -561,7 +561,7 @@ def test_a_coordinated_group_is_refused(tmp_path: Path):
 
 
 def administrator(endpoint: KafkaEndpoint) -> Member:
-    """Who sets offsets of groups, as Kafka's admin clients do: nobody's member."""
+    """A client that sets groups' offsets without being a member, as Kafka's admin clients do."""
     administrator = Member.__new__(Member)
     administrator.peer, administrator.group = endpoint.peer(), "G"
     administrator.member_id, administrator.generation = "", -1

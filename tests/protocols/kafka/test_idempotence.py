@@ -1,4 +1,4 @@
-"""Idempotent producers: a batch that is sent again is stored once, whatever happened in between."""
+"""Idempotent producers: a batch that is resent is stored once, no matter what happened in between."""
 
 import shutil
 import struct
@@ -23,14 +23,14 @@ _CRC_FROM, _STAMP_AT = 21, 43
 
 
 def stamped(data: bytes, producer_id: int, epoch: int, first: int) -> bytes:
-    """Return a batch as an idempotent producer numbers it."""
+    """Return a batch numbered as by an idempotent producer."""
     stamp = struct.pack(">qhi", producer_id, epoch, first)
     checked = data[_CRC_FROM:_STAMP_AT] + stamp + data[_STAMP_AT + len(stamp) :]
     return data[:17] + struct.pack(">I", google_crc32c.value(checked)) + checked
 
 
 class IdempotentProducer:
-    """A producer that numbers the records it sends to a partition of T; `epoch` may be set."""
+    """A producer that numbers the records it sends to a partition of T; tests may set `epoch`."""
 
     def __init__(self, peer: KafkaPeer) -> None:
         self.peer = peer
@@ -167,7 +167,7 @@ def test_a_repeated_batch_is_answered_when_the_first_one_is_safe(tmp_path: Path)
 
 
 class Restarts:
-    """A broker that is started again and again."""
+    """A broker that is restarted repeatedly."""
 
     def __init__(self, path: Path, queue_type: str) -> None:
         self.path = path
@@ -256,7 +256,7 @@ def test_the_file_is_not_written_before_its_messages_are_on_the_disk(restarts: R
 
 
 def test_a_file_that_knows_more_than_the_log_is_not_believed(restarts: Restarts, tmp_path: Path):
-    """In a log that lost its end there is no batch that the answer to a retry could refer to."""
+    """A log that lost its end has no batch that the answer to a retry could refer to."""
     restarts.producer.offset(0, b"a")
     restarts.save()
     other = tmp_path / "other"
@@ -272,7 +272,7 @@ def test_a_file_that_knows_more_than_the_log_is_not_believed(restarts: Restarts,
 
 
 def cut(restarts: Restarts, records: int) -> None:
-    """Simulate a kill during a write, which left only the first records of the log."""
+    """Simulate a kill during a write that left only the first records of the log."""
     offset = restarts.talk.messages("T")[records].physical_offset
     restarts.talk.kill()
     (log,) = (restarts.path / "commitlog").iterdir()
@@ -306,7 +306,7 @@ def test_a_retry_adds_what_is_missing_behind_the_records_of_others(restarts: Res
 
 
 def test_a_copy_of_a_message_does_not_count(restarts: Restarts):
-    """A program that resends a consumed message copies its properties, too."""
+    """A program that resends a consumed message copies its properties as well."""
     restarts.producer.offset(0, b"a")
     restarts.producer.offset(1, b"b")
     (first, _) = restarts.talk.messages("T")

@@ -28,7 +28,7 @@ def servers(tmp_path: Path) -> Iterator[LibraServers]:
 
 def test_no_record_is_stored_twice_or_lost_when_the_broker_is_killed(servers: LibraServers):
     port = free_port()
-    # An answer waits for the disk, so that a kill finds records that are stored and not answered.
+    # An answer waits for the disk, so that a kill finds records stored but not yet acknowledged.
     settings = {"kafkaListenPort": port, "flushDiskType": "SYNC_FLUSH"}
     servers.start("a", **settings)
     address = f"127.0.0.1:{port}"

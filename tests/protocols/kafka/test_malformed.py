@@ -1,4 +1,4 @@
-"""Malformed requests: real ones, damaged at random. Only their sender is affected."""
+"""Malformed requests: captured requests, damaged at random. Only their sender is affected."""
 
 import json
 import random

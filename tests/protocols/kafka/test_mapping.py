@@ -1,4 +1,4 @@
-"""Records and messages: a record is fetched with the bytes that were sent; RocketMQ's clients can read it."""
+"""Records and messages: a fetch returns a record's original bytes, and RocketMQ clients can read it."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import InvalidBatch, Record, decode_headers, encode_headers
 from tests.protocols.kafka.peers import record
 
-#: Names with a meaning to some broker or client, and our own.
+#: Property names with a meaning to some broker or client, and our own.
 NAMES = st.sampled_from(
     ["TAGS", "KEYS", "DELAY", "__SHARDINGKEY", "__KAFKA_KEY", "UNIQ_KEY", "h", "H", "", "a b"]
 )
@@ -26,7 +26,7 @@ KEYS = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(str.encode)
 
 
 def stored(given_record: Record) -> MessageExt:
-    """Return the message that a record is stored as, with the properties that the broker adds."""
+    """Return the message stored for a record, with the properties that the broker adds."""
     draft = draft_of("T", 0, given_record)
     added = {"UNIQ_KEY": "7F0000010001", "MSG_REGION": "r", "TRACE_ON": "true", "CLUSTER": "c"}
     return message(draft.body, properties_from_text(draft.properties) | added, draft.born_ms or 0)

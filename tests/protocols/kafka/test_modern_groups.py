@@ -1,4 +1,4 @@
-"""Groups of KIP-848 over Kafka's wire, beside classic groups and RocketMQ's."""
+"""KIP-848 groups over Kafka's wire, beside classic groups and RocketMQ's."""
 
 import gc
 import hashlib
@@ -53,7 +53,7 @@ def owned(*partitions: int, topic: str = "T") -> tuple[TopicPartitions, ...]:
 
 
 class Member:
-    """A member with its own connection; it has joined, and its first answer is awaited."""
+    """A member with its own connection, which has joined and received its first answer."""
 
     def __init__(self, endpoint: KafkaEndpoint, member_id: str, group: str = "G", **fields: Any) -> None:
         self.peer = endpoint.peer()
@@ -82,7 +82,7 @@ class Member:
         self.peer.tell(request)
 
     def heard(self) -> ConsumerGroupHeartbeatResponse | None:
-        """Return the last answer, and do what it says."""
+        """Return the last answer, and act on it."""
         responses = self.peer.answers()
         for each in responses:
             assert each.error_code == 0, each
@@ -112,7 +112,7 @@ class Member:
 
 @pytest.fixture
 def pair(endpoint: KafkaEndpoint) -> tuple[Member, Member]:
-    """Two members with a partition each."""
+    """Two members with one partition each."""
     first, second = Member(endpoint, "a"), Member(endpoint, "b")
     endpoint.talk.advance(INITIAL_DELAY_MS)
     first.heard()
@@ -171,7 +171,7 @@ def test_a_heartbeat_without_news_is_answered_in_its_interval(
     answer = pair[0].heard()
     assert answer is not None
     assert answer.assignment is None
-    assert answer.heartbeat_interval_ms > MODERN_HOLD_MS, "librdkafka waits no longer for an answer"
+    assert answer.heartbeat_interval_ms > MODERN_HOLD_MS, "librdkafka waits no longer than this for an answer"
 
 
 def test_a_lost_answer_is_given_again(endpoint: KafkaEndpoint, pair: tuple[Member, Member]):
@@ -393,7 +393,7 @@ def test_topics_are_asked_for_by_their_ids(endpoint: KafkaEndpoint):
 def test_many_unknown_topic_ids_cost_one_look_through_the_topics(
     talk: Conversation, monkeypatch: pytest.MonkeyPatch
 ):
-    """Each was looked for among all topics: a heartbeat with 20,000 of them stopped a broker for minutes."""
+    """Each was looked up among all topics: a heartbeat with 20,000 of them stopped a broker for minutes."""
     looks: list[None] = []
     topics = Nodes.topics
 
@@ -415,7 +415,7 @@ def test_many_unknown_topic_ids_cost_one_look_through_the_topics(
 
 
 def test_a_group_that_is_named_twice_is_described_once(endpoint: KafkaEndpoint, pair: tuple[Member, Member]):
-    """A request of 16 MB that named one group again and again was answered with gigabytes."""
+    """A 16 MB request that repeated one group's name was answered with gigabytes."""
     tool = endpoint.peer()
     found = tool.ask(ConsumerGroupDescribeRequest(group_ids=("G", "other", "G"))).groups
     assert [each.group_id for each in found] == ["G", "other"]
@@ -424,7 +424,7 @@ def test_a_group_that_is_named_twice_is_described_once(endpoint: KafkaEndpoint, 
 
 
 def test_no_heartbeat_outlives_its_answer(endpoint: KafkaEndpoint, pair: tuple[Member, Member]):
-    """Each member's last one was kept, with everything that it said."""
+    """The broker kept each member's last heartbeat with all its fields."""
     gc.collect()
     kept = [each for each in gc.get_objects() if isinstance(each, ConsumerGroupHeartbeatRequest)]
     assert not kept
@@ -457,7 +457,7 @@ def test_nothing_is_left_of_former_members_of_an_instance(endpoint: KafkaEndpoin
 def test_nothing_is_left_of_groups_that_other_brokers_coordinate(
     endpoint: KafkaEndpoint, pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ):
-    """Their readers counted for ever: in the end no rebalance was recorded any more."""
+    """Their readers counted forever: in the end no rebalance was recorded any more."""
     monkeypatch.setattr("libramq.protocols.kafka.rebalances.READERS_MAX", 2)
     requests = endpoint.translator.modern_groups
     with monkeypatch.context() as elsewhere:
@@ -535,7 +535,7 @@ def test_nothing_is_left_of_a_group_without_members(endpoint: KafkaEndpoint, pai
 
 @pytest.mark.parametrize("field", ["member_id", "instance_id", "rack_id"])
 def test_ids_with_control_characters_are_refused(endpoint: KafkaEndpoint, field: str):
-    """Operators list them, on terminals that obey."""
+    """Operators list ids on terminals, which interpret control characters."""
     fields = {"group_id": "G", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1_000}
     named = {"subscribed_topic_names": ("T",), "topic_partitions": (), field: "evil\x1b[2J"}
     beat = ConsumerGroupHeartbeatRequest(**(fields | named))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Groups of KIP-848 whose broker is killed and restarted: members continue where they were."""
+"""KIP-848 groups whose broker is killed and restarted: members continue where they were."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.protocols.kafka.test_rebalances import history
 
 
 class Restarts:
-    """A broker that is killed and started again, and the members of its groups."""
+    """A broker that is killed and restarted, and the members of its groups."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class Restarts:
         self.endpoint = KafkaEndpoint(self.talk)
 
     def kill(self, *members: Member) -> None:
-        """Kill the broker and start it again; members connect to it."""
+        """Kill the broker and restart it; members reconnect to it."""
         self.talk.kill()
         self.talk = Conversation(self.path, clock=self.talk.clock, **self.options)
         self.endpoint = KafkaEndpoint(self.talk)
@@ -38,7 +38,7 @@ class Restarts:
             each.peer = self.endpoint.peer()
 
     def pair(self, **fields: Any) -> tuple[Member, Member]:
-        """Return two members with a partition each. fields: of the second one."""
+        """Return two members with one partition each. `fields` are the second member's."""
         first, second = Member(self.endpoint, "a"), Member(self.endpoint, "b", **fields)
         self.talk.advance(INITIAL_DELAY_MS)
         first.heard()
@@ -70,7 +70,7 @@ def test_members_keep_their_partitions_and_get_a_later_epoch(restarts: Restarts)
 
 
 def test_epochs_go_on_where_a_power_cut_took_the_groups_record_and_left_its_members(restarts: Restarts):
-    """A page of the journal was lost, and a later one was not: 101 was answered after 102."""
+    """The journal lost one page but not a later one: members got epoch 101 after 102."""
     members = restarts.pair()
     restarts.kill(*members)
     for each in members:
@@ -143,7 +143,7 @@ def test_a_static_member_that_left_for_a_while_is_expected_back(restarts: Restar
 
 
 def test_where_there_are_other_brokers_members_join_anew(restarts: Restarts, monkeypatch: pytest.MonkeyPatch):
-    """One of them has coordinated the group since the record was written."""
+    """One of the other brokers has coordinated the group since the record was written."""
     first, second = restarts.pair()
     last = first.epoch
     monkeypatch.setattr(ClusterView, "is_alone", property(lambda _: False))
@@ -212,7 +212,7 @@ def test_answers_wait_for_the_disk_under_sync_flush(tmp_path: Path):
 def test_a_revocation_that_could_not_be_recorded_is_announced_again(
     restarts: Restarts, monkeypatch: pytest.MonkeyPatch
 ):
-    """The member's next heartbeat brought it no news; it was removed when its time to revoke was over."""
+    """The member's next heartbeat returned no news; it was removed when its revocation time was over."""
     member = Member(restarts.endpoint, "a")
     restarts.talk.advance(INITIAL_DELAY_MS)
     member.heard()

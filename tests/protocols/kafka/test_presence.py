@@ -1,4 +1,4 @@
-"""A member is notified of a rebalance at once, and one whose connection ended is noticed at once."""
+"""Members are notified of a rebalance at once, and the end of a member's connection is noticed at once."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_a_held_heartbeat_is_answered_when_a_rebalance_begins(endpoint: KafkaEnd
 def test_a_commit_does_not_end_the_wait_of_a_client_that_needs_no_order(
     endpoint: KafkaEndpoint, software: str
 ):
-    """Its next heartbeat came up to 3 s later, and only that could be answered with the news."""
+    """Its next heartbeat, the only request that could return the news, came up to 3 s later."""
     first, _ = pair(endpoint)
     first.peer.ask(ApiVersionsRequest(client_software_name=software, client_software_version="2.16.1"))
     first.hold_beat()
@@ -55,7 +55,7 @@ def test_a_commit_does_not_end_the_wait_of_a_client_that_needs_no_order(
 
 
 def test_a_held_fetch_keeps_no_request_of_such_a_client_waiting(endpoint: KafkaEndpoint):
-    """A member that lost its coordinator heard of the next one after the fetch: half a second later."""
+    """A member that lost its coordinator learned the next one only after the fetch: half a second later."""
     peer = endpoint.peer()
     peer.ask(ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2.16.1"))
     peer.tell(peer.fetch_request(max_wait_ms=500))
@@ -82,7 +82,7 @@ def test_nothing_is_left_of_a_client_that_needs_no_order(endpoint: KafkaEndpoint
 def test_a_client_that_sends_nothing_else_meanwhile_is_answered_at_once(
     endpoint: KafkaEndpoint, software: str | None
 ):
-    """The fetches of Sarama and kafkajs waited behind their heartbeats, for 2.8 s."""
+    """The fetches of Sarama and kafkajs waited 2.8 s behind their heartbeats."""
     first = Member(endpoint, software=software)
     endpoint.talk.advance(3 * INITIAL_DELAY_MS)
     first.joined()
@@ -149,7 +149,7 @@ def test_a_member_whose_connection_ended_is_missed_after_the_grace(endpoint: Kaf
 
 
 def test_a_lost_member_is_missed_although_the_broker_stood_still(endpoint: KafkaEndpoint):
-    """It gets as much extra time as the broker stood still, not a whole session."""
+    """The member gets as much extra time as the broker was stalled, not a whole session."""
     first, second = pair(endpoint)
     second.peer.end()
     endpoint.talk.extend_deadlines(1_000)
@@ -172,7 +172,7 @@ def test_the_grace_can_be_switched_off(tmp_path: Path):
 
 
 def test_a_client_of_very_many_members_is_found_at_once(endpoint: KafkaEndpoint):
-    """Each was compared with each: ten thousand took seconds."""
+    """Every member was compared with every other: ten thousand took seconds."""
     compared: list[None] = []
 
     class Id(str):
@@ -256,7 +256,7 @@ def test_a_rebalance_does_not_wait_for_a_member_that_died_in_it(endpoint: KafkaE
 
 
 def test_a_connection_speaks_for_few_members():
-    """Each member occupies memory as long as the connection is open."""
+    """Each member takes memory as long as the connection is open."""
     talk_lost: list[object] = []
     peer = FakePeer()
     presence = Presence(_Purgatory(), lambda connection, lost: talk_lost.extend(lost))  # type: ignore[arg-type]
@@ -276,7 +276,7 @@ class _Purgatory:
 
 
 def test_what_was_answered_too_late_harms_nobody(endpoint: KafkaEndpoint):
-    """The held heartbeat belongs to a member that has left meanwhile over another connection."""
+    """The held heartbeat belongs to a member that has since left over another connection."""
     first, second = pair(endpoint)
     second.hold_beat()
     old: KafkaPeer = second.peer

@@ -1,4 +1,4 @@
-"""What the history and the tools show of groups with Kafka's members."""
+"""How the history and the tools show groups with Kafka members."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def strategy(*owned: int, topic: str = "T") -> dict[str, Any]:
 
 
 class Reader(Member):
-    """A member that subscribes to T, and gives up all its queues when it joins again."""
+    """A member that subscribes to T, and gives up all its queues when it rejoins."""
 
     def rejoin(self, *owned: int, **fields: Any) -> None:
         self.peer.tell(join_request(self.group, self.member_id, **(strategy(*owned) | fields)), self.version)
@@ -70,7 +70,7 @@ def history(talk: Conversation) -> list[Rebalance]:
 
 
 def settled(*shares: tuple[Reader, bytes]) -> None:
-    """Have members take the assignment of the first one, which leads."""
+    """Have members accept the assignment of the first one, which leads."""
     for member, _ in shares:
         member.joined()
     for member, _ in reversed(shares[1:]):
@@ -87,7 +87,7 @@ def alone(endpoint: KafkaEndpoint) -> Reader:
     member = Reader(endpoint)
     endpoint.talk.advance(INITIAL_DELAY_MS)
     settled((member, share(0, 1)))
-    endpoint.talk.advance(1_000)  # Rebalances within a millisecond are one.
+    endpoint.talk.advance(1_000)  # Rebalances less than a millisecond apart count as one.
     return member
 
 
@@ -102,7 +102,9 @@ def test_the_first_member_takes_all_queues(alone: Reader, talk: Conversation):
 def test_a_rebalance_has_its_cause_its_duration_its_moves_and_its_pauses(
     alone: Reader, endpoint: KafkaEndpoint, talk: Conversation
 ):
-    """The first member stops with its join, 70 ms after the second one came, and 30 ms before the shares."""
+    """The first member stops reading when it joins, 70 ms after the second one joined and 30 ms before
+    assignment.
+    """
     other = Reader(endpoint)
     talk.advance(70)
     alone.rejoin()
@@ -113,16 +115,16 @@ def test_a_rebalance_has_its_cause_its_duration_its_moves_and_its_pauses(
     assert (found.moved, found.minimum, found.time_to_stable_ms, found.worst_pause_ms) == (1, 1, 100, 30)
     (move,) = found.moves
     assert (move.from_, move.to, move.queue, move.pause_ms) == (alone.member_id, other.member_id, 1, 30)
-    assert move.redelivered_bound is None  # Fetches do not name their group: nobody knows.
+    assert move.redelivered_bound is None  # Fetches do not name their group, so the count is unknown.
     assert found.loads == {alone.member_id: 1, other.member_id: 1}
 
 
 def test_a_cooperative_rebalance_of_two_generations_is_one(
     alone: Reader, endpoint: KafkaEndpoint, talk: Conversation
 ):
-    """Queue 0 is read all the time, queue 1 from the second generation on.
+    """Queue 0 is read throughout, queue 1 from the second generation on.
 
-    The member that gets nothing in the first one hears of the second one at once.
+    The member without queues in the first generation hears of the second one at once.
     """
     other = Reader(endpoint)
     alone.rejoin(0, 1)
@@ -146,7 +148,7 @@ def test_a_cooperative_rebalance_of_two_generations_is_one(
 def test_a_cooperative_member_of_librdkafka_is_told_its_share_at_once(
     alone: Reader, endpoint: KafkaEndpoint, talk: Conversation
 ):
-    """Its held heartbeat tells it of the second generation; after an error it waits for a second."""
+    """Its held heartbeat announces the second generation; after an error it would wait for a second."""
     other = Reader(endpoint)
     software = ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2.16.1")
     other.peer.tell(software, 3)
@@ -165,7 +167,7 @@ def test_queues_that_nobody_is_assigned_are_unowned_after_a_while(
     alone.rejoin()
     settled((alone, share(1)))
     assert len(history(talk)) == 2
-    assert history(talk)[-1].unowned is None  # It may yet be assigned.
+    assert history(talk)[-1].unowned is None  # It may still be assigned.
     talk.advance(QUIET_MS)
     assert history(talk)[-1].unowned == 1
 
@@ -188,7 +190,7 @@ def test_the_history_names_the_reason_why_a_member_is_gone(
         talk.advance(SESSION_MS - 1_000)
         alone.hold_beat()
         talk.advance(1_000)
-    else:  # A third member comes, and the second one beats, but does not join again.
+    else:  # A third member joins, and the second one sends heartbeats but does not rejoin.
         Reader(endpoint)
         alone.peer.answers()
         alone.rejoin()
@@ -234,7 +236,7 @@ def test_a_member_whose_client_is_back_in_time_has_not_stopped(
 
 
 def test_members_that_come_at_once_are_one_event(endpoint: KafkaEndpoint, talk: Conversation):
-    """Each event names the members: a hundred of them would be a hundred long messages."""
+    """Each event names the members: a hundred events would be a hundred long messages."""
     members = [Reader(endpoint) for _ in range(3)]
     talk.advance(COLLECT_MS)
     (started,) = events(talk)
@@ -273,7 +275,7 @@ def test_a_group_without_members_has_settled_and_is_forgotten(alone: Reader, tal
 def test_queues_are_followed_up_to_a_bound_in_all(
     endpoint: KafkaEndpoint, talk: Conversation, monkeypatch: pytest.MonkeyPatch
 ):
-    """25,000 groups could name 10,000 queues each."""
+    """25,000 groups could each name 10,000 queues."""
     monkeypatch.setattr(kafka_rebalances, "READERS_MAX", 3)
     for name, known in (("G1", 2), ("G2", 0)):
         member = Reader(endpoint, name)
@@ -288,7 +290,7 @@ def test_queues_are_followed_up_to_a_bound_in_all(
 def test_a_rebalance_reads_each_members_bytes_a_few_times_however_many_there_are(
     count: int, endpoint: KafkaEndpoint, talk: Conversation, monkeypatch: pytest.MonkeyPatch
 ):
-    """Each request read those of all members: a thousand members took a minute of the broker's time."""
+    """Each request read the bytes of all members: a thousand members took a minute of the broker's time."""
     calls: Counter[str] = Counter()
 
     def counted(name: str, read: Callable[[bytes], Any]) -> None:
@@ -305,7 +307,7 @@ def test_a_rebalance_reads_each_members_bytes_a_few_times_however_many_there_are
     for member in members:
         member.joined()
     members[0].sync({members[0].member_id: share(0), members[1].member_id: share(1)})
-    for member in members[1:]:  # Each one is answered in a turn of its own.
+    for member in members[1:]:  # Each one is answered in its own turn.
         member.sync()
     assert calls == {"subscribed_topics": 1, "assigned_partitions": count}
     assert history(talk)[-1].loads == {each.member_id: int(each in members[:2]) for each in members}
@@ -339,7 +341,7 @@ def test_a_deleted_group_is_not_shown_by_tools_any_more(alone: Reader, talk: Con
 
 
 def other_coordinator(talk: Conversation, group: str) -> None:
-    """Have another broker join the cluster that coordinates a group."""
+    """Add another broker to the cluster that coordinates a group."""
     view = talk.broker.cluster.nodes.view
     name = next(
         name
@@ -364,7 +366,7 @@ def test_a_group_that_another_broker_coordinates_now_has_not_changed(
 def test_a_group_that_continues_here_has_not_changed_until_somebody_joins(
     endpoint: KafkaEndpoint, talk: Conversation
 ):
-    """The former coordinator has passed it on."""
+    """The former coordinator has handed it over."""
     member = SavedClassicMember(
         session_ms=SESSION_MS,
         rebalance_ms=60_000,

@@ -81,7 +81,7 @@ def test_every_version_of_fetch_is_answered(endpoint: KafkaEndpoint, version: in
 
 
 def test_records_without_a_time_come_back_without_one(endpoint: KafkaEndpoint):
-    """Kafka's NO_TIMESTAMP is -1: mirrors and converters pass it on."""
+    """Kafka's NO_TIMESTAMP is -1; mirrors and converters pass it on."""
     peer, sent = endpoint.peer(), [record(timestamp_ms=-1), record(), record(timestamp_ms=-1)]
     for each in (sent, sent[:1]):
         assert peer.produce(*each).error_code == 0
@@ -129,7 +129,7 @@ def test_a_held_fetch_wakes_in_the_turn_of_a_rocketmq_send(endpoint: KafkaEndpoi
 def test_fetches_that_one_message_wakes_are_run_in_slices(
     endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    """Thousands that wait for one partition do not keep everybody else waiting."""
+    """Thousands of fetches waiting for one partition do not delay everybody else."""
     endpoint.talk.broker.kernel.workload.begin_turn = turns_of(2)
     peers = [endpoint.peer() for _ in range(5)]
     for peer in peers:
@@ -200,11 +200,11 @@ def test_a_fetch_reads_several_partitions_within_its_limits(endpoint: KafkaEndpo
     first, second = both(peer, 3_000, 1 << 20)
     assert 1 <= len(first) < 10
     assert len(second) == 10
-    assert [len(each) for each in both(peer, 1 << 20, 1 << 20, bytes_max=1)] == [1, 0], "KIP-74: one at least"
+    assert [len(each) for each in both(peer, 1 << 20, 1 << 20, bytes_max=1)] == [1, 0], "KIP-74: at least one"
 
 
 def many_partitions(offset: int = 0, **fields: Any) -> FetchRequest:
-    """Return a fetch of so many partitions of a topic that they are read in steps."""
+    """Return a fetch of enough partitions of a topic to be read in steps."""
     wanted = tuple(
         FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20)
         for number in range(READS_AT_ONCE_MAX + 1)
@@ -337,7 +337,7 @@ def test_acks_0_has_no_answer_and_others_are_refused(endpoint: KafkaEndpoint):
 
 
 def test_a_refused_request_with_acks_0_ends_the_connection(endpoint: KafkaEndpoint):
-    """Nothing else tells a producer that it asks a broker that does not lead the partition."""
+    """Nothing else shows a producer that its broker does not lead the partition."""
     peer = endpoint.peer()
     peer.tell(peer.produce_request(batch(record(b"a")), topic="unknown", acks=0))
     assert (peer.is_open, peer.answers()) == (False, [])
@@ -464,7 +464,7 @@ DAY_MS = 86_400_000
 
 
 def imported(endpoint: KafkaEndpoint, count: int = 10_000, each_ms: int = 10) -> int:
-    """Store records that were made three days ago, one each 10 ms; return the time of the first."""
+    """Store records created three days ago, 10 ms apart; return the time of the first."""
     peer, first_ms = endpoint.peer(), int(endpoint.talk.clock.wall_ms()) - 3 * DAY_MS
     for at in range(0, count, 500):
         made = (record(timestamp_ms=first_ms + each_ms * number) for number in range(at, at + 500))
@@ -473,7 +473,7 @@ def imported(endpoint: KafkaEndpoint, count: int = 10_000, each_ms: int = 10) ->
 
 
 def test_imported_records_are_found_by_the_time_at_which_they_were_made(endpoint: KafkaEndpoint):
-    """Only the first 4,096 were looked at; a consumer that takes "none" for the end skips the rest."""
+    """Only the first 4,096 were searched; a consumer that takes "none" for the end skips the rest."""
     first_ms, peer = imported(endpoint), endpoint.peer()
     for number in (9_999, 5_000, 0, 4_097, 9_501):
         made_ms = first_ms + 10 * number
@@ -485,14 +485,14 @@ def test_imported_records_are_found_by_the_time_at_which_they_were_made(endpoint
 
 
 def test_records_of_clocks_that_are_ahead_or_behind_are_found(endpoint: KafkaEndpoint):
-    """The first record of a time may have been stored before it, and behind younger ones."""
+    """The first record at or after a time may be stored before it, and behind younger records."""
     peer, now_ms = endpoint.peer(), int(endpoint.talk.clock.wall_ms())
     made = [now_ms, now_ms + 3_599_000, now_ms - DAY_MS, now_ms + 1, now_ms + 1_800_000]
     for made_ms in made:
         peer.produce(record(timestamp_ms=made_ms))
     endpoint.talk.clock.advance(3_000_000)
     peer.produce(*(record(timestamp_ms=now_ms + 3_000_000) for _ in range(2_000)))
-    for _ in range(2):  # The second time by what is known of the stretches.
+    for _ in range(2):  # The second search uses the cached stretches.
         for wanted, number in (
             (now_ms - 2 * DAY_MS, 0),
             (now_ms, 0),
@@ -515,7 +515,7 @@ def test_times_of_a_deleted_topic_are_not_those_of_its_successor(endpoint: Kafka
 
 
 def test_times_of_records_that_are_gone_do_not_count(endpoint: KafkaEndpoint):
-    """Deleted records are no answer, and what is known of their stretch hides no other."""
+    """Deleted records are never returned, and the cache of their stretch hides no others."""
     first_ms, peer = imported(endpoint, 2_500, each_ms=-10), endpoint.peer()
     assert listed(peer, first_ms) == (0, 0, first_ms)
     assert listed(peer, first_ms + 1) == (0, -1, -1)
@@ -528,7 +528,7 @@ def test_times_of_records_that_are_gone_do_not_count(endpoint: KafkaEndpoint):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_search_by_time_is_exact(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch, seed: int):
-    """Against all records one by one: times in any order, batches of any size, some records deleted."""
+    """Compare with a scan of all records: times in any order, batches of any size, some records deleted."""
     monkeypatch.setattr(list_offsets, "STRETCH", 16)
     monkeypatch.setattr(list_offsets, "STRETCHES_MAX", 30)
     monkeypatch.setattr(list_offsets, "_BYTES_PER_STEP", 3_000)
@@ -552,7 +552,9 @@ def test_a_search_by_time_is_exact(endpoint: KafkaEndpoint, monkeypatch: pytest.
 
 
 def test_a_partition_is_searched_once_in_a_request(endpoint: KafkaEndpoint):
-    """A request of 4.8 KB that named one four hundred times took the broker 46 s; Kafka refuses it, too."""
+    """A 4.8 KB request that repeated one partition four hundred times took the broker 46 s;
+    Kafka refuses it.
+    """
     peer = endpoint.peer()
     first_ms = imported(endpoint, 500)
     wanted = tuple(

@@ -1,4 +1,4 @@
-"""Kafka's real clients sign in: by every mechanism, with and without a right to, while users change."""
+"""Kafka's real clients authenticate with every mechanism, with and without permission, while users change."""
 
 import asyncio
 import contextlib
@@ -69,7 +69,7 @@ ALICE = {"sasl.username": "alice", "sasl.password": "alice-secret"}
 
 
 class Secured:
-    """A broker with users and a port for Kafka's clients, on a thread of its own."""
+    """A broker with users and a Kafka port, on its own thread."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self._config = BrokerConfig(
@@ -111,7 +111,7 @@ class Secured:
         assert is_done.wait(TIMEOUT_S)
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Return the messages of a topic's first queue, once what was pending is written."""
+        """Return the messages of a topic's first queue, once pending writes are done."""
         broker, found, is_done = self._broker.broker, list[MessageExt](), threading.Event()
 
         def read() -> None:
@@ -131,11 +131,11 @@ class Secured:
         return self._config.listen_port
 
     def refused(self, limit: Limit) -> int:
-        """Return how many connections were refused or ended for a limit."""
+        """Return how many connections were refused or closed because of a limit."""
         return self._broker._census.refused[limit]
 
     def signed_in(self) -> set[ServerConnection]:
-        """Return the connections whose clients have proven who they are."""
+        """Return the number of authenticated connections."""
         servers = [*self._broker._servers, self._kafka._server]
         every = [each for server in servers if server is not None for each in list(server._connections)]
         return {each for each in every if each.is_authenticated}
@@ -157,7 +157,7 @@ class Secured:
 
 
 def allow(users: Users) -> None:
-    """Make alice, who may write and read a topic as a group."""
+    """Create alice, who may write and read a topic as a group."""
     users.create(UserInfo(username="alice", password="alice-secret"))
     entries = [
         PolicyEntryInfo(resource=resource, actions=actions, decision="Allow")
@@ -228,7 +228,7 @@ def test_aiokafka_signs_in(secured: Secured):
     "wrong", [{"sasl.password": "guessed"}, {"sasl.username": "eve"}, {"sasl.mechanism": "PLAIN"}]
 )
 def test_who_cannot_prove_a_name_is_refused(secured: Secured, wrong: dict[str, str]):
-    """PLAIN is not there, since connections may be plain."""
+    """PLAIN is not offered, since connections may be unencrypted."""
     error = produce(secured.options() | wrong)
     assert error is not None
     assert error.code() == KafkaError._AUTHENTICATION
@@ -275,7 +275,7 @@ def test_each_of_two_passwords_signs_in_by_scram(secured: Secured, mechanism: st
 
 
 def test_a_password_that_scram_does_not_allow_keeps_the_other_one_valid(secured: Secured):
-    """RocketMQ's clients may have any; RFC 4013 knows no emoji and forbids tabs."""
+    """RocketMQ clients may use any password; RFC 4013 knows no emoji and forbids tabs."""
     secured.change(lambda users: users.update(UserInfo(username="alice", second_password="\U0001f511\t")))
     assert produce(secured.options()) is None
     secured.change(lambda users: users.update(UserInfo(username="alice", withdraw="first")))
@@ -285,7 +285,7 @@ def test_a_password_that_scram_does_not_allow_keeps_the_other_one_valid(secured:
 
 
 def test_clients_that_never_sign_in_end_none_that_have(tmp_path: Path):
-    """One host took all connections of a broker. RocketMQ's clients sign each request, and stay as well."""
+    """One host took all connections of a broker. RocketMQ clients sign each request, and are kept as well."""
     secured = Secured(tmp_path, max_unauthenticated_connections=10)
     strangers: list[socket.socket] = []
     signed = sign(
@@ -349,7 +349,7 @@ def test_plain_is_there_where_all_is_encrypted(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["", "alice", "admin"])
 def test_who_signs_in_acts_as_nobody_else(tmp_path: Path, name: str):
-    """RFC 4616: a client may name whom it wants to act as; scramp refuses that of SCRAM's."""
+    """RFC 4616 lets a client name the user to act as; for SCRAM, scramp refuses such a request."""
     certificates = Certificates(tmp_path / "certificates")
     tls = certificates.options(server_mode="enforcing")
     talk = Conversation(tmp_path / "store", authentication_enabled=True, tls=tls)
@@ -381,7 +381,7 @@ class TestPolicies:
 
     def test_a_member_may_name_no_topic_that_it_may_not_read(self, peer: KafkaPeer):
         denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        for topics, codes in ((("mine", "other"), [denied]), (("mine",), [])):  # The second one is held.
+        for topics, codes in ((("mine", "other"), [denied]), (("mine",), [])):  # The second fetch is held.
             beat = ConsumerGroupHeartbeatRequest(
                 group_id="g",
                 member_id="m",
@@ -440,7 +440,7 @@ class TestPolicies:
             assert peer.ask(commit).topics[0].partitions[0].error_code == denied
 
     def test_an_id_does_not_say_whether_a_topic_exists(self, peer: KafkaPeer):
-        """Ids are hashes of names: whoever guesses a name knows its id."""
+        """Ids are hashes of names: anyone who guesses a name knows its id."""
         peer.talk.create_topic("hidden", queues=1)
         for name in ("hidden", "absent"):
             wanted = MetadataRequestTopic(name=None, topic_id=id_of(name))
@@ -448,7 +448,7 @@ class TestPolicies:
             assert (answer.name, answer.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
 
     def test_other_brokers_are_not_asked_for_topics_that_one_may_not_look_up(self, peer: KafkaPeer):
-        """How long that took said which of these there are."""
+        """The response time revealed which of these topics exist."""
         peer.talk.create_topic("hidden", queues=1)
         peer.talk.broker.cluster.nodes._requested = 1  # Another broker does not answer.
         for name in ("hidden", "absent"):
@@ -473,7 +473,7 @@ class TestPolicies:
 
 
 class TestRequests:
-    """Single requests, in the wrong order and of the wrong size."""
+    """Single requests in the wrong order or of the wrong size."""
 
     @pytest.fixture
     def kafka(self, tmp_path: Path) -> Iterator[KafkaEndpoint]:
@@ -497,7 +497,9 @@ class TestRequests:
     def test_only_the_same_user_s_client_keeps_a_member_that_lost_its_connection(
         self, kafka: KafkaEndpoint, user: str | None
     ):
-        """Anybody who knew a client's name kept dead members for their sessions, by an ApiVersions."""
+        """Anybody who knew a client's name could keep dead members for their sessions, with
+        an ApiVersions.
+        """
         access, users = kafka.talk.broker.access, kafka.talk.broker.tables.users
         users.create(UserInfo(username="bob", password="bob-secret"))
         first = kafka.peer()
@@ -527,7 +529,7 @@ class TestRequests:
         talk.broker.tables.users.update(UserInfo(username="alice", user_status="disable"))
         other = kafka.peer()
         other.principal = Principal("bob", "127.0.0.1")
-        other.produce(record(), topic="mine")  # Before the held fetches had their turn.
+        other.produce(record(), topic="mine")  # Before the held fetches get their turn.
         talk.tick()
         peer.compute()
         (answer,) = peer.answers()
@@ -577,7 +579,7 @@ class TestRequests:
 
     @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
     def test_scram_does_not_tell_which_names_there_are(self, kafka: KafkaEndpoint, mechanism: str):
-        """Not by the message, nor by its salt, which is the same each time and another for each name."""
+        """Neither the message nor the salt tells: each name has a different salt, the same every time."""
         kafka.talk.broker.tables.users.create(UserInfo(username="bob", password="bob-secret"))
         kafka.talk.broker.tables.users.update(UserInfo(username="bob", user_status="disable"))
         salts: dict[str, set[str]] = {}
@@ -596,7 +598,7 @@ class TestRequests:
         assert len(set.union(*salts.values())) == len(salts)
 
     def test_scram_derives_no_key_before_a_client_has_sent_its_proof(self, kafka: KafkaEndpoint):
-        """It takes 3 ms once for each user, and none for a name that nobody has."""
+        """The derivation takes 3 ms, once for each user, and is skipped for unknown names."""
         peer, sasl = kafka.peer(), kafka.translator._sasl
         peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
         first = peer.ask(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=abc"), 2)
@@ -629,7 +631,7 @@ class TestRequests:
     def test_wrong_passwords_are_refused_later_and_logged_at_a_bounded_rate(
         self, kafka: KafkaEndpoint, caplog: pytest.LogCaptureFixture
     ):
-        """Who guesses over many connections would take the time of all others."""
+        """Guessing passwords over many connections would take processor time from everybody else."""
         for _ in range(50):
             peer = kafka.peer()
             peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
@@ -669,7 +671,7 @@ def sign_in(peer: KafkaPeer, user: str) -> None:
 
 
 def refused(kafka: KafkaEndpoint, peer: KafkaPeer) -> list[int]:
-    """Return the errors that a client is answered with before its connection ends."""
+    """Return the errors that a client receives before its connection ends."""
     assert peer.is_open
     kafka.talk.advance(REFUSAL_MS)
     assert not peer.is_open

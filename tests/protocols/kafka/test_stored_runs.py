@@ -1,4 +1,4 @@
-"""Produced records are stored as runs: what one queue and one time have in common is done once."""
+"""Produced records are stored as runs: work common to one queue and one time is done once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ KEYS = [b"one", b"two", b"three", b"four", b"five"]
 
 
 class Appended:
-    """What is given to the store."""
+    """The messages and runs appended to the store."""
 
     def __init__(self, talk: Conversation) -> None:
         self.batches: list[list[StoreMessage | MessageRun]] = []
@@ -26,11 +26,11 @@ class Appended:
             self.batches.append(list(messages))
             return append(messages)
 
-        store.append_batch = log.append = noted  # It halves what is too large by itself.
+        store.append_batch = log.append = noted  # The store halves oversized batches itself.
 
     @property
     def sizes(self) -> list[int]:
-        """The number of messages of each run, or 0 for a message by itself, of the last batch."""
+        """The sizes of the runs in the last batch; 0 for a single message."""
         return [len(each.bodies) if isinstance(each, MessageRun) else 0 for each in self.batches[-1]]
 
 
@@ -93,7 +93,7 @@ def test_a_record_that_has_to_be_looked_at_is_stored_alike(large_talk, peer, odd
 
 
 def test_what_no_file_can_hold_is_stored_message_by_message(talk, endpoint):
-    """A run is stored as a whole or not at all; of what needs two files a part may be stored."""
+    """A run is stored whole or not at all; a batch that needs two files may be stored in part."""
     appended = Appended(talk)
     sent = [record(b"v" * 100_000, b"k") for _ in range(12)]
     assert produce(endpoint.peer(), batch(*sent)) == 0

@@ -83,7 +83,7 @@ def test_the_first_records_go(endpoint: KafkaEndpoint, version: int):
     assert begin_at(peer, 2, version=version).low_watermark == 2
     assert [each.value for each in peer.records(2)] == [b"2", b"3"]
     assert peer.fetch(1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert begin_at(peer, 1, version=version).low_watermark == 2, "what is gone stays gone"
+    assert begin_at(peer, 1, version=version).low_watermark == 2, "deleted records stay deleted"
     assert begin_at(peer, -1, version=version).low_watermark == 4
     assert peer.produce(record()).base_offset == 4
 
@@ -112,7 +112,7 @@ def test_records_that_are_not_there_cannot_be_deleted(endpoint: KafkaEndpoint):
 
 
 def altered(peer: KafkaPeer, kind: int, name: str, setting: str, value: str | None) -> int:
-    """Change a setting by both kinds of request; return the code that both answer."""
+    """Change a setting with both kinds of request; return the code that both answer."""
     whole = AlteredResource(
         resource_type=kind, resource_name=name, configs=(WantedSetting(name=setting, value=value),)
     )

@@ -1,4 +1,4 @@
-"""Members of KIP-848's groups that subscribe to a pattern, which the broker resolves."""
+"""Members of KIP-848 groups that subscribe to a pattern, which the broker resolves."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ TOPICS = ("T", "orders-eu", "orders-us", "other")
 
 
 class Member:
-    """A member with a connection of its own, and the topics of which it has partitions."""
+    """A member with its own connection, and the topics of its partitions."""
 
     def __init__(self, endpoint: KafkaEndpoint, member_id: str = "a") -> None:
         self.peer = endpoint.peer()
@@ -37,7 +37,7 @@ class Member:
         self.topics: set[str] = set()
 
     def beat(self, **fields: Any) -> ConsumerGroupHeartbeatResponse | None:
-        """Send a heartbeat; return what has been answered."""
+        """Send a heartbeat; return the answers."""
         named = {"group_id": "G", "member_id": self.member_id, "member_epoch": self.epoch}
         self.peer.tell(ConsumerGroupHeartbeatRequest(**(named | fields)))
         return self.heard()
@@ -74,7 +74,7 @@ def talk(tmp_path: Path) -> Iterator[Conversation]:
 
 @pytest.fixture
 def member(endpoint: KafkaEndpoint) -> Member:
-    """A member that reads the topics of orders."""
+    """A member that reads the topics matching `orders`."""
     member = Member(endpoint)
     member.join("orders-.*")
     endpoint.talk.advance(INITIAL_DELAY_MS)
@@ -227,7 +227,7 @@ def test_a_group_with_a_pattern_continues_after_a_restart(
 def test_a_recorded_pattern_that_is_refused_now_keeps_its_topics(
     endpoint: KafkaEndpoint, member: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Earlier releases understood patterns in another way."""
+    """Earlier releases interpreted patterns differently."""
     endpoint.talk.kill()
     monkeypatch.setattr(topic_pattern, "PROGRAM_MAX", 0)
     again = Conversation(tmp_path, clock=endpoint.talk.clock)
@@ -273,7 +273,7 @@ def test_one_group_leaves_room_for_the_patterns_of_others(
 def test_a_refused_heartbeat_takes_no_room_for_patterns(
     endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch, member: Member
 ):
-    """Who is refused anyway could keep all others from subscribing."""
+    """A member that is refused anyway could keep all others from subscribing."""
     monkeypatch.setattr(topic_patterns, "PATTERNS_MAX", 3)
     for number in range(10):
         stranger = Member(endpoint, f"stranger-{number}")

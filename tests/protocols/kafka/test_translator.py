@@ -188,7 +188,7 @@ def wide_topics(endpoint: KafkaEndpoint, count: int) -> None:
 
 
 def test_a_topic_that_is_named_often_is_described_once(endpoint: KafkaEndpoint):
-    """A request of 20 KB that repeats one wide topic blocked the broker for minutes."""
+    """A 20 KB request that repeated one wide topic blocked the broker for minutes."""
     wide_topics(endpoint, 1)
     peer = endpoint.peer()
     peer._entrance.received(peer, [peer.frame(named(*["Wide00"] * 1_000), 5)])
@@ -278,7 +278,7 @@ def test_metadata_of_no_topics_is_all_in_version_0_only(endpoint: KafkaEndpoint,
 
 
 def test_invalid_names_are_refused(endpoint: KafkaEndpoint, caplog: pytest.LogCaptureFixture):
-    """aiokafka asks again ten times a second, and its program hears of it after 40 s: the broker says so."""
+    """aiokafka retries ten times a second and reports the failure after 40 s: the broker logs it."""
     peer = endpoint.peer()
     for _ in range(50):
         (topic,) = peer.ask(named("a.b")).topics
@@ -310,7 +310,7 @@ def test_a_topic_is_created_and_deleted(endpoint: KafkaEndpoint):
 
 
 def test_a_topic_that_another_broker_does_not_create_is_answered_with_the_error(tmp_path: Path):
-    """It is gone by the time it is to create its queues."""
+    """The topic is gone by the time the broker is to create its queues."""
     node = Node(tmp_path).meet("broker-b")
     peer = KafkaEndpoint(node).peer()
     topic = CreatableTopic(name="New", num_partitions=2, replication_factor=1)
@@ -334,7 +334,9 @@ def test_a_topic_that_is_only_validated_is_not_created(endpoint: KafkaEndpoint):
 
 
 def test_errors_that_name_something_long_are_answered(endpoint: KafkaEndpoint):
-    """A string of older versions has 32,767 bytes, and names in requests may be as long: remarks are cut."""
+    """Strings of older versions are limited to 32,767 bytes, and requests may hold names that long: remarks
+    are cut.
+    """
     peer, long = endpoint.peer(), "x" * 32_767
     setting = WantedSetting(name=long[:32_000], value=long)
     topic = CreatableTopic(name="New", num_partitions=1, replication_factor=1, configs=(setting,))
@@ -416,7 +418,7 @@ def test_every_request_is_authorised(tmp_path: Path, name: str):
 
 
 def error_codes(message: Any) -> set[str]:
-    """Return the error codes in an answer, whatever its shape; 0 only where there is no other."""
+    """Return the error codes in a response of any shape; 0 only if it has no others."""
     found: set[str] = set()
     for name in message.__struct_fields__:
         value = getattr(message, name)
@@ -452,7 +454,7 @@ def test_a_produce_is_answered_once_it_is_durable(tmp_path: Path):
 
 
 def test_modules_are_numbered_by_the_keys_of_their_apis():
-    """So that one `ls` finds any; each API is named in the module that serves it."""
+    """A single `ls` finds any API; each one is named in the module that serves it."""
     keys: dict[str, list[int]] = {}
     named = {}
     for path in Path(metadata.__file__).parent.glob("[a-z]*.py"):

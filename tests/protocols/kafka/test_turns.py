@@ -1,4 +1,4 @@
-"""Requests with thousands of elements: the work of one turn, counted in what the authoriser is asked."""
+"""Requests with thousands of elements: the work of one turn, counted in queries to the authorizer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,14 +150,16 @@ LARGE: dict[str, Request] = {
 
 MEMBERS = tuple(LeavingMember(member_id=name) for name in NAMES)
 ALICE = Principal("alice")
-#: What a step of any request may ask the authoriser: about a group, and twice about each element.
+#: The queries to the authorizer allowed in a step of any request: one about a group, and two for each
+#: element.
 ASKED_MAX = 2 * PORTION + 1
 
 
 class Turns:
     """A broker with a client whose requests are run turn by turn.
 
-    count: the turns since the last request; most: what the busiest of them asked the authoriser.
+    `count` is the number of turns since the last request; `most` is the number of authorizer queries in the
+    busiest of them.
     """
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,10 +171,10 @@ class Turns:
         self.count = self.most = 0
 
     def ask(self, request: Request) -> Any:
-        """Send a request, and return its answer."""
+        """Send a request, and return its response."""
         peer = self.endpoint.peer()
         peer.principal = ALICE
-        self.guard.principals.clear()  # Those of the preparation.
+        self.guard.principals.clear()  # The preparation's turns.
         version = max(api.last for api in APIS.values() if api.request is type(request))
         before = len(self.guard.asked)
         peer._entrance.received(peer, [peer.frame(request, version)])
@@ -209,7 +211,7 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_request_with_thousands_of_elements_is_served_in_turns(name: str, turns: Turns):
-    """By the clock these took 68 to 290 ms of one turn, in which nobody else was served."""
+    """On the clock these took 68 to 290 ms of one turn, while no other client was served."""
     turns.ask(LARGE[name])
     assert turns.count > 10
     assert turns.most <= ASKED_MAX
@@ -225,7 +227,7 @@ def test_members_leave_in_turns(turns: Turns, *, is_modern: bool):
 
 
 def test_topics_are_created_few_in_a_turn(turns: Turns):
-    """Each is written to a journal."""
+    """Each creation is written to a journal."""
     topics = tuple(
         CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=(), assignments=())
         for name in NAMES[:200]
@@ -258,7 +260,7 @@ def test_a_large_commit_and_fetch_agree(turns: Turns):
 
 
 def test_all_offsets_of_many_groups_are_fetched_in_turns(turns: Turns):
-    """As kafka-consumer-groups asks for them; each 10,000 took 100 ms of the same turn."""
+    """kafka-consumer-groups requests them this way; each 10,000 took 100 ms of the same turn."""
     turns.talk.create_topic("Many", queues=500)
     commits = tuple(CommittedPartition(partition_index=number, committed_offset=0) for number in range(500))
     groups = [f"G{each}" for each in range(10)]
@@ -314,7 +316,7 @@ def test_a_resource_has_a_bounded_number_of_settings(endpoint: KafkaEndpoint):
 def test_a_commit_stops_at_the_next_generation_of_its_group(
     endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    """The rest of a large commit would put back what the next owners have committed since."""
+    """The rest of a large commit would overwrite later commits by the next owners."""
     monkeypatch.setattr(performer, "TURN_US_MAX", 0)
     endpoint.talk.create_topic("Many", queues=1_000)
     endpoint.talk.advance(MEMBERS_RETURN_MS)
