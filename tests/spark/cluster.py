@@ -1,7 +1,7 @@
-"""A Spark standalone cluster of processes: a master and workers, whose Python has no packages at all.
+"""A Spark standalone cluster of processes: a master and workers whose Python has no packages at all.
 
-They are started by the lines of docs/clusters.md. Spark's environment variables set what a page need not:
-free ports, and how much of this machine a worker may take.
+They are started with the commands of docs/clusters.md. Spark's environment variables set what the page leaves
+open: free ports, and how much of this machine a worker may use.
 """
 
 import os
@@ -21,22 +21,22 @@ from ..interop.process import Process
 from . import page
 
 SPARK_HOME = Path(pyspark.__file__).parent
-#: What workers need besides LibraMQ's own code, as docs/clusters.md says.
+#: What workers need besides LibraMQ's own code, as listed in docs/clusters.md.
 NEEDED = ("msgspec", "numpy", "numpy.libs", "pyarrow", "structlog", "typing_extensions.py")
 #: What `pip install ./libramq` adds.
 OWN = ("libramq", "pyspark_rocketmq")
 START_SECONDS = 180
-#: The quick start of tests, for Java machines that live for seconds.
+#: The quick start for tests, whose Java machines live for seconds.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
 class StandaloneCluster:
-    """A running cluster of one worker, and of those that are added. `url` is its master's; `stop` ends it."""
+    """A running cluster of one worker and any added later. `url` is its master's; `stop` ends it."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self.url = f"spark://127.0.0.1:{free_port()}"
-        # Without pip, so that Debian's Python makes it too.
+        # Without pip, so that Debian's Python can create it as well.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "bare"], check=True)
         self._master = self._daemon("Master", "master.Master")
         self._master.wait_line("Starting Spark master at ", within_s=START_SECONDS)
@@ -55,7 +55,7 @@ class StandaloneCluster:
             process.stop()
 
     def _daemon(self, name: str, main: str) -> Process:
-        # Spark says on standard error that it is ready.
+        # Spark reports on standard error that it is ready.
         command = f"exec {page.at(self.url, page.line('A standalone cluster', main))} 2>&1"
         return Process(
             name,
@@ -76,15 +76,16 @@ class StandaloneCluster:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return variables that say where Spark and Java are, and that this machine is 127.0.0.1."""
+    """Return variables that locate Spark and Java, and give this machine the address 127.0.0.1."""
     java = java_home()
     found = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
     return found | ({} if java is None else {"JAVA_HOME": str(java)}) | more
 
 
 def packages(directory: Path, own: Sequence[str] = OWN) -> Path:
-    """Make a directory with what workers need. It has links, because 240 MB of copies would test nothing
-    more. own: which of LibraMQ's packages it has.
+    """Make a directory with the workers' packages, as links because copying 240 MB would test nothing more.
+
+    `own` selects which of LibraMQ's packages it contains.
     """
     spec = find_spec("numpy")
     assert spec is not None

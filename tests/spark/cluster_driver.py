@@ -12,7 +12,7 @@ from libramq.spark import session
 
 
 def homes(_: object) -> Iterator[tuple[str, str]]:
-    """Yield where a worker found LibraMQ, and which worker it was."""
+    """Yield where each worker found LibraMQ, and which worker it was."""
     import os
 
     import libramq

@@ -23,7 +23,7 @@ INTERPRETED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-# Starts in two thirds of the time; not for work that lasts.
+# Starts in two thirds of the time; unsuitable for long work.
 QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
     "spark.driver.memory": "1g",
@@ -62,7 +62,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraUp]:
 
 @pytest.fixture
 def topic(up: LibraUp, request: pytest.FixtureRequest) -> str:
-    """Return the name of a new topic with four queues; it is the test's."""
+    """Return the name of a new topic with four queues, for this test alone."""
     name = request.node.name.replace("[", "-").replace("]", "")
     with Admin(namesrv=up.namesrv) as admin:
         admin.create_topic(name, queues=QUEUES)

@@ -1,7 +1,7 @@
-"""A streaming query as a program of its own, which a test kills: NAMESRV TOPIC DIRECTORY (live|rest).
+"""A streaming query as a separate program, which a test kills: NAMESRV TOPIC DIRECTORY (live|rest).
 
 Reads a topic into a Parquet table, some messages a batch. `live` runs until it is killed and prints a line
-for every batch; `rest` reads what is left and ends.
+for every batch; `rest` reads the remaining messages and ends.
 """
 
 import sys

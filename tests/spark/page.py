@@ -1,4 +1,4 @@
-"""The blocks of docs/clusters.md, so that tests run what the page tells its readers to run."""
+"""The code blocks of docs/clusters.md, so that tests run exactly what readers run."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "clusters.md"
 
 
 def block(heading: str, containing: str, *, language: str = "sh") -> str:
-    """Return the code block below a heading of the page that contains a text."""
+    """Return the code block that contains a text below a heading of the page."""
     section = re.search(
         rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE
     )
@@ -18,13 +18,13 @@ def block(heading: str, containing: str, *, language: str = "sh") -> str:
 
 
 def line(heading: str, containing: str) -> str:
-    """Return the line of the page's shell block that contains a text, without its comment."""
+    """Return the line that contains a text in the page's shell block, without its comment."""
     (found,) = (each for each in block(heading, containing).splitlines() if containing in each)
     return found.partition("  #")[0].strip()
 
 
 def at(url: str, command: str) -> str:
-    """Return a command of the page for the cluster at a `spark://` address."""
+    """Return one of the page's commands for the cluster at a `spark://` address."""
     address = url.removeprefix("spark://")
     host, _, port = address.rpartition(":")
     return command.replace("HOST:7077", address).replace(

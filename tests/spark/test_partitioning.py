@@ -1,4 +1,4 @@
-"""Tests of which task reads what: few tasks for few rows, equal ones for many."""
+"""Tests of how reads are divided into tasks: few tasks for few rows, equal ones for many."""
 
 import pytest
 from hypothesis import given

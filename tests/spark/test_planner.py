@@ -1,4 +1,6 @@
-"""Tests of the planner, which caches what Spark requests twice and queries brokers no more than necessary."""
+"""Tests of the planner, which caches repeated requests from Spark and queries brokers as
+little as possible.
+"""
 
 import logging
 import pickle
@@ -25,7 +27,7 @@ B0 = MessageQueue("T", "b", 0)
 
 
 class Brokers:
-    """Queues with a minimum and a maximum that a test can move. Message n was stored at n ms."""
+    """Queues whose minimum and maximum a test can move. Message n was stored at n ms."""
 
     def __init__(self, bounds: dict[MessageQueue, tuple[int, int]]) -> None:
         self.bounds = bounds
@@ -34,7 +36,7 @@ class Brokers:
         self.registered = {queue.broker_name for queue in bounds}
         self.no_route = self.is_name_server_away = False
         self.questions = 0
-        #: Brokers that are away, with their topics; and what they bring with them if they are waited for.
+        #: Unavailable brokers with their topics; and the queues that return if the planner waits.
         self.absent: dict[str, list[str]] = {}
         self.returning: dict[MessageQueue, tuple[int, int]] | None = None
         self.since: dict[tuple[str, str], int] = {}
@@ -122,7 +124,7 @@ def batch(brokers: Brokers, **options: str) -> list[Range]:
 
 
 def test_latest_is_the_same_however_often_spark_calls(brokers: Brokers, time: Time):
-    """Spark requests it again after it has written the offset log. If the answer moved, messages in between
+    """Spark requests it again after writing the offset log. If the answer moved, messages in between
     would be lost.
     """
     plan = planner(brokers, time)
@@ -200,7 +202,7 @@ def test_missing_topic_stops_a_new_query(brokers: Brokers, time: Time):
 
 
 def test_a_shortened_queue_fails_or_continues_from_its_end(brokers: Brokers, time: Time):
-    """Its topic was made again, or its broker lost its end: new messages get offsets that were already
+    """Its topic was recreated, or its broker lost its end: new messages get offsets that were already
     read.
     """
     with pytest.raises(
@@ -242,13 +244,13 @@ def test_available_now_reports_queues_that_went_missing_before_it(brokers: Broke
 
 
 def test_a_queue_whose_broker_is_away_is_not_missing(brokers: Brokers, time: Time):
-    """Name servers forget a broker with its connection, and its queues with it."""
+    """Name servers forget a disconnected broker and its queues."""
     brokers.bounds[B0] = (0, 7)
     start = {A0: 10, A1: 20, B0: 7}
     plan = planner(brokers, time)
     assert plan.next_end(start) == start
     b0 = brokers.bounds.pop(B0)
-    for away in ({"a"}, set[str]()):  # The broker alone; then all of them.
+    for away in ({"a"}, set[str]()):  # First one broker, then all of them.
         brokers.registered = away
         time.now_ms += ROUTE_EVERY_MS
         assert plan.next_end(start) == start
@@ -368,7 +370,7 @@ def test_the_stream_reader_is_pickled_without_its_sockets():
     assert pickle.loads(pickle.dumps(reader))._planner is None
 
 
-# Batches of so many bytes.
+# Batches limited in bytes.
 
 
 def grows(_: MessageQueue, at: int) -> float:
@@ -398,17 +400,17 @@ def test_a_few_messages_are_not_sampled_again(brokers: Brokers, time: Time):
 
 
 def test_queues_that_show_no_message_and_limits_of_both_kinds(brokers: Brokers, time: Time):
-    brokers.mute = {A0}  # Its filter lets none of the first ones pass.
+    brokers.mute = {A0}  # Its filter rejects the first messages.
     plan = planner(brokers, time)
     assert plan.next_end({A0: 0, A1: 0}, Limits(bytes=1))[A0] == 1
     assert plan.next_end({A0: 0, A1: 0}, Limits(rows=6, bytes=1_000_000)) == {A0: 2, A1: 4}
 
 
-# Brokers that are away while a batch is planned.
+# Brokers that become unavailable while a batch is planned.
 
 
 def test_a_batch_fails_when_a_broker_with_its_topic_is_away(brokers: Brokers):
-    """It returned the rows of the others, without a word, though failOnDataLoss was true."""
+    """It silently returned the rows of the others, though failOnDataLoss was true."""
     brokers.absent = {"b": ["T"]}
     with pytest.raises(QueuesGone, match="broker b is away, and with it its queues of T;"):
         batch(brokers)
@@ -426,7 +428,7 @@ def test_a_batch_may_continue_without_a_broker(brokers: Brokers, caplog: pytest.
 
 
 def test_a_batch_may_name_the_brokers_that_must_be_there(brokers: Brokers):
-    """Apache's name servers forget a broker with its queues."""
+    """Apache's name servers forget a broker and its queues."""
     assert len(batch(brokers, requiredBrokers="a")) == 2
     with pytest.raises(QueuesGone, match="broker b is away, and requiredBrokers names it"):
         batch(brokers, requiredBrokers="a, b")
@@ -434,11 +436,11 @@ def test_a_batch_may_name_the_brokers_that_must_be_there(brokers: Brokers):
         SourceOptions.parse({"subscribe": "T", "requiredBrokers": "a"}).check_stream()
 
 
-# Topics that are made again, with more messages than before.
+# Recreated topics with more messages than before.
 
 
 def test_a_topic_that_was_made_again_is_not_read_from_the_former_ones_position(brokers: Brokers, time: Time):
-    """It was longer than the former one by then, and its first messages were skipped without a word."""
+    """It had outgrown its predecessor by then, and its first messages were silently skipped."""
     start, before = {A0: 5, A1: 7}, {("T", "a"): 0}
     brokers.since = {("T", "a"): 4_711}
     with pytest.raises(QueuesGone, match="topic T was deleted and made again at broker a since it was read;"):
@@ -456,7 +458,7 @@ def test_a_topic_that_was_made_again_is_not_read_from_the_former_ones_position(b
     [
         (None, {("T", "a"): 4_711}),  # A checkpoint of an earlier version, or of Apache's brokers.
         ({("T", "a"): 4_711}, {("T", "a"): 4_711}),
-        ({("T", "a"): 4_711}, {("T", "a"): 0}),  # Long ago: the broker has forgotten it.
+        ({("T", "a"): 4_711}, {("T", "a"): 0}),  # Too long ago: the broker has forgotten it.
         ({("T", "a"): 4_711}, {}),
     ],
 )

@@ -1,6 +1,4 @@
-"""Tests of where micro-batches begin and end. Each test about a stream is a trap that a source can fall
-into.
-"""
+"""Tests of where micro-batches begin and end. Each test about a stream covers a trap for sources."""
 
 import json
 

@@ -1,6 +1,4 @@
-"""Tests of the session: the caller's settings take precedence over ours, and a user's own session works,
-too.
-"""
+"""Tests of the session: the caller's settings take precedence over ours, and existing sessions work."""
 
 from typing import TYPE_CHECKING
 

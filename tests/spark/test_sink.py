@@ -133,7 +133,7 @@ class TestMessages:
 
 class TestTasks:
     def test_a_worker_keeps_few_producers(self):
-        """Each query has a producer of its own, and a worker outlives many queries."""
+        """Each query has its own producer, and a worker outlives many queries."""
         batch = pa.RecordBatch.from_pylist([{"body": b"x"}])
         with Broker() as broker:
             for number in range(sending.SENDERS_MAX + 1):
@@ -141,7 +141,7 @@ class TestTasks:
                 assert sending.write_batches(SinkOptions.parse(given), [batch], iter("a")) == 1
             names = [thread.name for thread in threading.enumerate()]
             assert names.count("libramq-spark-sink") == sending.SENDERS_MAX
-            while sending._senders:  # Kept from task to task.
+            while sending._senders:  # Kept across tasks.
                 sending._senders.popitem()[1].close()
 
     @pytest.mark.parametrize("servers", ["away_for", "silent_for"])
@@ -218,7 +218,7 @@ class TestBatch:
 
 @pytest.mark.spark
 def test_a_repeated_batch_has_the_same_ids(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
-    """After a kill between the writes and Spark's commit, the rows are sent again with the same ids."""
+    """After a kill between the writes and Spark's commit, the rows are resent with the same ids."""
     from libramq.spark import deduplicated
 
     source = f"{topic}-source"

@@ -1,6 +1,7 @@
 """Tests of `format("rocketmq")` in a real Spark session, with a broker that returns 32 messages a pull.
 
-Of the readers they have what needs Spark; the rest is in test_batch_reader.py and test_stream_reader.py.
+They cover the parts of the readers that need Spark; test_batch_reader.py and test_stream_reader.py cover the
+rest.
 """
 
 import json
@@ -96,7 +97,7 @@ def finish(query: "StreamingQuery") -> None:
 
 class TestTypes:
     def test_arrow_types_are_those_spark_expects(self, spark: "SparkSession"):
-        """Spark checks types, order and nullability of the first batch strictly."""
+        """Spark strictly checks the types, order and nullability of the first batch."""
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
@@ -134,7 +135,7 @@ class TestBatch:
     def test_sql_reads_views_and_tables_say_that_spark_cannot(
         self, spark: "SparkSession", broker: FakeBroker
     ):
-        """Spark keeps the options of a table, and passes none to a Python source that reads it."""
+        """Spark keeps a table's options, but passes none to a Python source that reads it."""
         given = f"USING rocketmq OPTIONS (subscribe 'T', namesrv '{broker.address}')"
         says = "CREATE TEMPORARY VIEW NAME USING rocketmq"
         spark.sql(f"CREATE TEMPORARY VIEW messages {given}")
@@ -152,7 +153,7 @@ class TestBatch:
     def test_filters_are_pushed_down_where_option_and_setting_allow_it(
         self, spark: "SparkSession", broker: FakeBroker
     ):
-        """A reader that offers it makes Spark fail every query while its setting is off."""
+        """A reader that offers pushdown makes Spark fail every query while its setting is off."""
         from pyspark.sql import functions as f
 
         where = (
@@ -244,14 +245,14 @@ class TestStream:
         before = all_keys(broker)
         run(sink)
         assert sink.rows == before
-        for _ in range(runs - 1):  # A queue that is new enters with one batch and is read with the next.
+        for _ in range(runs - 1):  # A new queue enters with one batch and is read with the next.
             run(rest)
         assert runs == 1 or sorted(sink.rows + rest.rows) == all_keys(broker)
 
     def test_missing_queues_fail_a_query_unless_allowed(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
     ):
-        """They disappear between two runs."""
+        """The queues disappear between two runs."""
         sink, failed, after = Sink(), Sink(), Sink()
         finish(stream(spark, broker, sink, tmp_path, startingOffsets="earliest"))
         del broker.queues[MessageQueue("T", "broker-a", 3)]
@@ -267,7 +268,7 @@ class TestStream:
     def test_lost_messages_are_in_sparks_log_with_time_level_and_query(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
     ):
-        """A batch is told by its plan, a stream by its task."""
+        """A batch is identified by its plan, a stream by its task."""
         broker.minimum[MessageQueue("T", "broker-a", 0)] = 50
         given = {"startingOffsets": '{"T:broker-a:0": 10}', "failOnDataLoss": "false"}
         assert table(spark, broker, **given).count() == 350
@@ -281,7 +282,7 @@ class TestStream:
         end_s = time.monotonic() + WAIT_SECONDS
         while missing := [line for line in wanted if not re.search(time_level + line, LOG.read_text())]:
             assert time.monotonic() < end_s, (missing, LOG.read_text())
-            time.sleep(0.05)  # A thread of Java's passes on what workers print.
+            time.sleep(0.05)  # A Java thread passes on what workers print.
 
     def test_an_unreadable_topic_fails_a_stream(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
@@ -300,7 +301,7 @@ class TestStream:
             before = all_keys(broker)
             for rows in (100, 200):
                 broker.fill("T", 4, 25)
-                # A trigger under way may have fetched the ends before, and then reports nothing new.
+                # A trigger in progress may have fetched the ends before, and then reports nothing new.
                 while len(sink.rows) < rows:
                     query.processAllAvailable()
             progress: Any = query.lastProgress

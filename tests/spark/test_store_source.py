@@ -22,7 +22,7 @@ Row = tuple[str, str, int, int, bytes, str | None]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
-    """Return a closed store that has 900 messages of two topics, and its contents."""
+    """Return a closed store with 900 messages of two topics, and its contents."""
     root = tmp_path_factory.mktemp("store")
     store = open_store(root)
     rows: list[Row] = []
@@ -54,7 +54,7 @@ def test_every_message_is_read_once(spark: "SparkSession", written: tuple[Path, 
 def test_the_store_of_a_killed_broker_is_read(
     spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path
 ):
-    """The planner rebuilds its units from the log and sends them to the tasks."""
+    """The planner rebuilds the consume queue from the log and sends its units to the tasks."""
     root, rows = written
     copy = copy_as_killed(root, tmp_path / "copy")
     (copy / "checkpoint").unlink()

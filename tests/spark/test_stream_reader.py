@@ -1,4 +1,6 @@
-"""Tests of the stream reader, called in the order in which Spark calls it. Most are traps of its contract."""
+"""Tests of the stream reader, called in the order in which Spark calls it. Most cover traps
+of its contract.
+"""
 
 import contextlib
 import json
@@ -64,7 +66,7 @@ def test_restart_before_the_first_batch_is_done_reads_that_batch(broker: FakeBro
     again = reader()
     assert again.initialOffset() != start
     assert read(again, again.initialOffset(), end) == []
-    # The batch after begins where the first one ended, at the former latest.
+    # The next batch begins where the first one ended, at the former latest.
     following = again.latestOffset(end, EVERYTHING)
     assert read(again, end, following) == [(0, 100, 110), (1, 100, 110)]
 
@@ -82,7 +84,7 @@ def test_first_batch_with_rows_survives_a_restart(broker: FakeBroker, reader: Re
 
 
 def test_an_unchanged_position_has_the_same_text(broker: FakeBroker, reader: Reader):
-    """Spark compares text: anything else is a new batch, and empty batches would spin."""
+    """Spark compares text: any difference is a new batch, and empty batches would spin."""
     stream = reader(startingOffsets="earliest")
     end = stream.latestOffset(stream.initialOffset(), EVERYTHING)
     for _ in range(3):
@@ -112,8 +114,8 @@ def test_last_batch_is_in_the_lag_mirror_although_spark_never_commits_it(broker:
     end = stream.latestOffset(start, EVERYTHING)
     stream.planner._source.max_offsets([])
     assert set(broker.committed["night"].values()) == {0}
-    stream.latestOffset(end, EVERYTHING)  # Asked when the batch before is done.
-    stream.planner._source.max_offsets(list(broker.queues))  # Answered behind the one-way commits.
+    stream.latestOffset(end, EVERYTHING)  # Requested when the previous batch is done.
+    stream.planner._source.max_offsets(list(broker.queues))  # Answered after the one-way commits.
     assert broker.committed["night"] == {
         MessageQueue("T", "broker-a", 0): 100,
         MessageQueue("T", "broker-a", 1): 100,

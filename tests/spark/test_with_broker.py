@@ -1,4 +1,4 @@
-"""Tests of the source with our own broker as a process, for what a fake would not reveal."""
+"""Tests of the source with our own broker as a process, for behaviour that a fake would not reveal."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +57,7 @@ def test_lag_is_shown_by_the_broker_and_the_last_batch_is_in_it(
 
 
 def test_pulls_of_a_mebibyte(spark: "SparkSession", up: LibraUp, topic: str):
-    """One queue has more than a frame can hold, and bodies travel compressed."""
+    """One queue holds more than a frame can, and bodies travel compressed."""
     bodies = send(up, topic, 400, size=50_000)
     table = spark.read.format("rocketmq").options(namesrv=up.namesrv, subscribe=topic).load()
     from pyspark.sql import functions as f

@@ -1,4 +1,4 @@
-"""A pipeline of one's own: the example, with a broker of `libramq.testing`."""
+"""A custom pipeline: the example, with a broker of `libramq.testing`."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_each_sale_is_kept_once_though_a_run_was_killed(
     sell(broker, 4, 5)
     checkpoint = tmp_path / "sales.checkpoint"
     assert sum(part.row_count for part in plan_batches({**example.OPTIONS, **given}, checkpoint)) == 2
-    # Killed after its rows were in the table: Spark does not know of the batch, and does it again.
+    # Killed after its rows were in the table: Spark does not know of the batch, and repeats it.
     assert example.keep_sales(spark, tmp_path, **given) == 2
     for file in checkpoint.glob("commits/*1*"):
         file.unlink()

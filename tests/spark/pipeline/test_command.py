@@ -69,7 +69,7 @@ def test_spark_is_not_started_where_nothing_is_to_be_read(up: LibraUp, topic: st
 
 
 async def test_brokers_without_rebalance_events_are_reported():
-    """Apache's brokers have none, and no client writes traces either."""
+    """Apache's brokers record none, and no client writes traces either."""
     port = free_port()
     server = NameServer("127.0.0.1", port)
     await server.start()

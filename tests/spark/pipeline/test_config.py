@@ -21,7 +21,7 @@ def test_the_command_line_outranks_the_file(file: Path):
 
 
 def test_the_file_outranks_the_access_of_the_environment(file: Path):
-    """As what a client is given outranks it."""
+    """Explicit client settings outrank it as well."""
     environment = {"access": {"accessKey": "operator", "secretKey": "s"}}
     file.write_text('topics = ["A"]\ntable = "t"\n')
     assert read_config(IngestConfig, file, defaults=environment).access == environment["access"]

@@ -1,4 +1,4 @@
-"""Files of a table lie in Hive's directories, and tasks write one for each partition."""
+"""A table's files lie in Hive-style directories; each task writes one file a partition."""
 
 from datetime import date
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A Delta table has each batch once, whoever writes at the same time."""
+"""A Delta table contains each batch once, even with concurrent writers."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from libramq.spark.pipeline.delta_table import DeltaTable
 
 
 class Rows:
-    """A batch of Spark's. meanwhile: what another run does while the tasks write."""
+    """A Spark batch. `meanwhile` is what another run does while the tasks write."""
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None, **columns: list[Any]) -> None:
         columns = columns or {"offset": [1, 2]}
@@ -55,7 +55,7 @@ def write(path: Path, rows: Rows, batch: int, query: str = "q") -> int:
 
 
 def test_a_batch_that_another_run_has_added_meanwhile_is_not_added_again(tmp_path: Path):
-    """An overlapping cron wrote a whole batch twice, and both runs reported success."""
+    """Overlapping cron runs wrote a whole batch twice, and both reported success."""
     path = tmp_path / "t"
     for batch in (0, 1):
         assert write(path, Rows(lambda: write(path, Rows(), batch)), batch) == 0  # noqa: B023
@@ -67,7 +67,7 @@ def test_a_batch_that_another_run_has_added_meanwhile_is_not_added_again(tmp_pat
 def test_a_commit_that_lost_a_race_looks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, count: int
 ):
-    """The other commit comes after this run has looked, and before it commits."""
+    """The other commit happens after this run has checked and before it commits."""
     path = tmp_path / "t"
     write(path, Rows(), 0)
     really, others = deltalake.DeltaTable.create_write_transaction, [other]
@@ -96,7 +96,7 @@ def test_a_table_gains_fields_of_its_columns(tmp_path: Path):
 
 
 def test_a_column_of_another_type_is_refused_before_anything_is_written(tmp_path: Path):
-    """The log takes such files, and nobody could read the table any more."""
+    """The log accepts such files, but the table would become unreadable."""
     write(tmp_path / "t", Rows(), 0)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ConfigError, match="has a column offset int64, which is to be string; give another"):
@@ -132,7 +132,7 @@ def test_files_have_bounds_by_which_readers_leave_them_out(tmp_path: Path):
 
 
 def test_a_file_without_counts_and_with_times_beyond_those_of_python_has_no_bounds(tmp_path: Path):
-    """Spark counts no nulls where a value is large; a body of one megabyte stopped the pipeline for ever."""
+    """Spark counts no nulls for large values; a body of one megabyte stopped the pipeline for good."""
     file = tmp_path / "f.parquet"
     at = pa.array([1_700_000_000_000_000_000], pa.timestamp("us", "UTC"))
     pq.write_table(pa.table({"at": at, "offset": [1]}), file)
@@ -147,7 +147,7 @@ def test_a_file_without_counts_and_with_times_beyond_those_of_python_has_no_boun
 
 
 def test_files_of_lost_and_killed_runs_are_removed(tmp_path: Path):
-    """Those that another run is about to commit stay: they are not a week old."""
+    """Files that another run is about to commit stay: they are less than a week old."""
     path = tmp_path / "t"
     write(path, Rows(), 0)
     assert write(path, Rows(lambda: write(path, Rows(), 1)), 1) == 0

@@ -1,4 +1,4 @@
-"""Tests of which messages are duplicates."""
+"""Tests of the detection of duplicates."""
 
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any

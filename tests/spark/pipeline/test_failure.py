@@ -1,4 +1,4 @@
-"""Failures of Spark in one line."""
+"""Spark failures in one line."""
 
 import pytest
 from py4j.protocol import Py4JError
@@ -7,7 +7,7 @@ from libramq.spark.pipeline.plan import PipelineFailed, failures_in_one_line
 
 
 def test_a_failed_call_to_java_is_named_by_its_cause():
-    """Py4J's first line names a method by a number that says nothing."""
+    """Py4J's first line names a method by a meaningless number."""
     text = (
         "An error occurred while calling o69.start.\n: java.lang.IllegalStateException: two queries\n\tat X"
     )
@@ -35,7 +35,7 @@ def test_a_failed_call_to_java_is_named_by_its_cause():
     ],
 )
 def test_a_failed_function_of_python_is_named_by_its_last_exception(raised: str, said: str):
-    """Spark passes on the driver's traceback, with a worker's in it, after three sentences of its own."""
+    """Spark passes on the driver's traceback, which contains a worker's, after three sentences of its own."""
     text = f"""[STREAM_FAILED] Query [id = 1] terminated with exception: [FOREACH_BATCH] An error occurred.
 Reason: An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "batches.py", line 106, in write_numbered

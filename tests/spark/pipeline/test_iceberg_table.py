@@ -1,4 +1,4 @@
-"""An Iceberg table has each batch once, whoever commits at the same time, and other engines read it."""
+"""An Iceberg table contains each batch once, even with concurrent commits, and other engines read it."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ Task: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 class Rows:
-    """A batch of Spark's. meanwhile: what another run does while the tasks write."""
+    """A Spark batch. `meanwhile` is what another run does while the tasks write."""
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None, **columns: Any) -> None:
         self._rows = pa.table({**(columns or {"offset": [1, 2]})})
@@ -109,7 +109,7 @@ def test_a_commit_that_lost_a_race_looks_again(
     other: str,
     count: int,
 ):
-    """The other commit comes after this run has looked, and before it commits."""
+    """The other commit happens after this run has checked and before it commits."""
     write(Rows(), 0)
     really, others = Transaction.commit_transaction, [other]
 
@@ -126,7 +126,7 @@ def test_a_commit_that_lost_a_race_looks_again(
 def test_a_commit_that_went_through_although_it_seems_lost_keeps_its_files(
     catalog: dict[str, str], write: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ):
-    """A proxy that sends a commit again gets an answer that it has lost, to itself."""
+    """A proxy that resends a commit is told that it lost, namely to itself."""
     write(Rows(), 0)
     really = Transaction.commit_transaction
 
@@ -168,14 +168,14 @@ def test_a_run_killed_before_its_commit_or_after_it_adds_its_batch_once(
         write(Rows(killed), 0)
     assert not iceberg(catalog).has_batch(Batch("q", 0))
     assert write(Rows(), 0) == 2
-    assert write(Rows(), 0) == 0  # Spark's checkpoint had not heard of it.
+    assert write(Rows(), 0) == 0  # Spark's checkpoint did not record it.
     assert offsets(catalog) == [1, 2]
 
 
 def test_a_batch_is_known_after_its_snapshot_has_expired(catalog: dict[str, str], write: Callable[..., int]):
     write(Rows(), 0)
     table = table_of(catalog)
-    table.append(table.scan().to_arrow())  # Another program, and its maintenance.
+    table.append(table.scan().to_arrow())  # Another program, and the table's maintenance.
     table.maintenance.expire_snapshots().by_id(table.snapshots()[0].snapshot_id).commit()
     assert all("libramq-batch" not in str(each.summary) for each in table_of(catalog).snapshots())
     assert write(Rows(), 0) == 0
@@ -195,7 +195,9 @@ def test_a_batch_of_duplicates_only_is_recorded(catalog: dict[str, str], write: 
 def test_times_beyond_those_of_python_are_written_without_bounds(
     catalog: dict[str, str], write: Callable[..., int], tmp_path: Path
 ):
-    """Seconds are asked for, and a producer sends milliseconds, inside a list: it would stop for ever."""
+    """The table takes seconds, but a producer sends milliseconds, inside a list: the pipeline would stop for
+    good.
+    """
     lines = pa.array([[1_700_000_000_000_000_000], [0]], pa.list_(pa.timestamp("us", "UTC")))
     assert write(Rows(offset=[1, 2], lines=lines), 0) == 2
     assert offsets(catalog) == [1, 2]
@@ -225,7 +227,7 @@ def test_small_files_become_one_and_old_snapshots_and_files_go(
     assert offsets(catalog) == rows
     assert len(list(table_of(catalog).scan().plan_files())) == 1
     assert len(table_of(catalog).snapshots()) == 1
-    assert all(file.exists() for file in old)  # Readers may have them open.
+    assert all(file.exists() for file in old)  # Readers may have the files open.
     theirs = old[0].with_name("of-another-program.parquet")
     theirs.touch()
     for file in [*data_files(tmp_path)]:
@@ -291,7 +293,7 @@ def test_mistakes_are_named(
 
 
 def test_a_new_table_has_one_owner(catalog: dict[str, str]):
-    """Of two first runs; one that was killed before its first batch finds its own."""
+    """Of two concurrent first runs; a run killed before its first batch recognizes its own table."""
     schema = Rows()._rows.schema
     iceberg(catalog).create(schema, "one")
     iceberg(catalog).create(schema, "one")

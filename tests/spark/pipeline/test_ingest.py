@@ -1,4 +1,4 @@
-"""Topics into tables, and what readers who know nothing of Spark see."""
+"""Topics into tables, as seen by readers that know nothing of Spark."""
 
 import re
 from collections import Counter
@@ -69,7 +69,7 @@ def ignore(_: Progress) -> None:
 def test_of_two_first_runs_with_checkpoints_of_their_own_one_writes(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
 ):
-    """The second begins while the first has written nothing yet."""
+    """The second run begins before the first has written anything."""
     send(up, topic, ["a"] * 20)
     given = config(up, topic, tmp_path, format=kind)
     other = Ingest(msgspec.structs.replace(given, checkpoint=str(tmp_path / "other.checkpoint")))
@@ -103,7 +103,7 @@ def test_every_message_is_written_once_over_runs_and_repeated_batches(
     with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send(Message(topic, b"\xff\xfe bad", keys="bad"))
     assert Ingest(given).plan().message_count == 50
-    # Killed after its rows were in the table: Spark does not know of the last batch, and does it again.
+    # Killed after its rows were in the table: Spark does not know of the last batch, and repeats it.
     Ingest(given).run(spark, ignore)
     commits = tmp_path / "t.checkpoint" / "commits"
     newest = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
@@ -129,7 +129,7 @@ def test_every_message_is_written_once_over_runs_and_repeated_batches(
 def test_duplicates_are_left_out_within_and_between_batches(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
 ):
-    directory = tmp_path / "ä [1]"  # To Spark a pattern, and to delta-rs a URL's path.
+    directory = tmp_path / "ä [1]"  # Spark would take it for a pattern, and delta-rs for a URL's path.
     given = config(up, topic, directory, format=kind, dedup="key")
     place = given.table
     send(up, topic, ["a", "b", "a", "c"])

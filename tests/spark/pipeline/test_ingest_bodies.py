@@ -1,4 +1,4 @@
-"""Bodies become columns of the table, and those that do not fit a table of their own."""
+"""Bodies become columns of the table; bodies that do not fit go to a separate table."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
         topic,
         [
             b'{"shop": "Harbour", "at": "2026-05-01T10:00:00Z", "cents": 1, "till": 2}',
-            b'{"shop": "Caf\\u00e9 1/2", "cents": 3}',  # As a directory: Café 1%2F2
+            b'{"shop": "Caf\\u00e9 1/2", "cents": 3}',  # The directory's name for Café 1%2F2.
             b'{"shop": "Harbour", "cents": "many"}',
             b"[1]",
             b"not JSON",
@@ -68,8 +68,8 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
         up, topic, tmp_path, **keys, columns={**COLUMNS, "cents": "string"}, partitioned_by=["date", "shop"]
     )
     with pytest.raises(ConfigError, match=r"has a column cents int(32)?, which is to be string; give anoth"):
-        Ingest(other).plan()  # Nobody could read the table afterwards.
-    if kind != "parquet":  # Its readers put files of several schemas together, or not.
+        Ingest(other).plan()  # The table would be unreadable afterwards.
+    if kind != "parquet":  # Some of its readers merge files of several schemas, some do not.
         rows = sorted(table(tmp_path, kind).to_pylist(), key=lambda row: row["cents"])
         assert [(row["shop"], row["cents"], row["till"]) for row in rows] == [
             ("Harbour", 1, None), ("Café 1/2", 3, None), ("Harbour", 4, 7),
@@ -95,7 +95,9 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
 def test_another_type_inside_a_nested_column_is_refused_before_anything_is_read(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
 ):
-    """Parquet took it, and then no reader could read the table; Delta's error said to run it again."""
+    """Parquet accepted it, and then no reader could read the table; Delta's error advised
+    running it again.
+    """
 
     def run(columns: dict[str, str]) -> str:
         given = config(up, topic, tmp_path, format=kind, body="json", columns=columns)
@@ -122,7 +124,7 @@ def test_protobuf_becomes_columns_of_all_its_types(
     whole = encode(
         id=-7, big=2**64 - 1, kind=1, tags=["x", "y"], at=NOON, counts={"n": 3}, place={"x": 0.5}
     ).SerializeToString()
-    future = encode(id=3, at={"seconds": 2**40}).SerializeToString()  # Milliseconds, taken for seconds.
+    future = encode(id=3, at={"seconds": 2**40}).SerializeToString()  # Milliseconds instead of seconds.
     send(up, topic, [whole, encode(big=1).SerializeToString(), b"\xff", future])
     keys: dict[str, Any] = {"format": kind, "body": "protobuf", "schema": str(schema), "event_time": "at"}
     given = config(up, topic, tmp_path, **keys, message="shop.Order", partitioned_by=["kind", "date"])

@@ -1,4 +1,4 @@
-"""`libra pipeline run ingest`, killed at random moments, has every message exactly once in its table.
+"""`libra pipeline run ingest`, killed at random moments, writes every message to its table exactly once.
 
 All formats at once; LIBRA_KILL_ROUNDS=30 takes some minutes: each round starts three Java machines.
 """
@@ -49,7 +49,7 @@ def written(given: IngestConfig, directory: Path) -> Path:
     """Write the configuration to a file and return its path."""
     names = ("topics", "table", "namesrv", "format", "batch_messages", "checkpoint")
     file = directory / f"{given.format}.toml"
-    # A line of TOML is a name and, for texts, lists and numbers, JSON.
+    # A line of TOML is a name and, for strings, lists and numbers, JSON.
     lines = [f"{name} = {json.dumps(getattr(given, name))}" for name in names if getattr(given, name)]
     catalog = [f"catalog.{name} = {json.dumps(text)}" for name, text in given.catalog.items()]
     file.write_text("\n".join([*lines, *catalog]))
@@ -64,7 +64,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
 
 
 def wait_batches(said: IO[str], count: int) -> None:
-    """Wait until this many batches have been reported; the run may end before that."""
+    """Wait until this many batches have been reported; the run may end earlier."""
     for line in said:
         count -= line.startswith("ingest: batch ")
         if count <= 0:
@@ -75,7 +75,7 @@ def test_every_message_is_written_once_after_a_kill(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, search_seed: int
 ):
     randomness = random.Random(search_seed)
-    moment = threading.Event()  # Never set: a wait for it is a random moment.
+    moment = threading.Event()  # Never set: waiting for it with a timeout is a random pause.
     given = {
         kind: config(up, topic, tmp_path / kind, format=kind, batch_messages=BATCH_MESSAGES)
         for kind in FORMATS

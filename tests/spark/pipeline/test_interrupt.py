@@ -1,4 +1,4 @@
-"""Ctrl-C in a Spark command: it ends, within five seconds of a quiet machine, and no process is left."""
+"""Ctrl-C ends a Spark command within five seconds on a quiet machine, and leaves no process."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ STOPPED = {"starting": "before it had begun", "running": r"after batch \d: 1 don
 
 
 def java_process(pid: int) -> int | None:
-    """Return the process in which a command starts Spark, not the `java -version` that it may run before."""
+    """Return the process in which a command starts Spark, not the `java -version` it may run first."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
             with suppress(FileNotFoundError):  # It has ended.
@@ -36,8 +36,8 @@ def java_process(pid: int) -> int | None:
 
 
 def test_an_interrupt_while_the_process_is_started_ends_it(monkeypatch: pytest.MonkeyPatch):
-    """PySpark does not know the process yet. It used to continue without its parent, and a reader of its
-    output waited for ever.
+    """PySpark does not know the process yet. Without its parent the process used to run on, and a reader of
+    its output waited forever.
     """
     from pyspark import SparkContext, java_gateway
 
@@ -51,7 +51,7 @@ def test_an_interrupt_while_the_process_is_started_ends_it(monkeypatch: pytest.M
 
     monkeypatch.setattr(java_gateway, "Popen", popen_interrupted)
     monkeypatch.setattr(SparkContext, "_gateway", None)  # Another test's session may have one.
-    monkeypatch.setattr(sys, "stderr", sys.stderr)  # It is silenced until the command ends, as logging is.
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # Silenced until the command ends, as logging is.
     before = signal.getsignal(signal.SIGINT)
     java = JavaProcess()
     try:
@@ -87,7 +87,7 @@ def test_an_interrupt_ends_command_and_java(
     try:
         while (java := java_process(process.pid)) is None:
             assert process.poll() is None
-            time.sleep(0.01)  # Nothing says that it starts.
+            time.sleep(0.01)  # Nothing announces its start.
         assert process.stderr is not None
         if moment == "running":
             while "batch 0" not in process.stderr.readline():

@@ -54,7 +54,7 @@ def names(directory: Path) -> list[str]:
 
 @pytest.fixture
 def samples(tmp_path: Path) -> Path:
-    """Return three samples of the day before yesterday, three of yesterday and three of today."""
+    """Return three samples each of the day before yesterday, yesterday and today."""
     directory = tmp_path / "samples"
     for days in (2, 1, 0):
         for minute in range(3):

@@ -1,6 +1,4 @@
-"""Tests of lag, rates and the time until a group has caught up, with handmade samples and with those of a
-broker.
-"""
+"""Tests of lag, rates and catch-up time, with handmade samples and with a broker's."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -51,12 +49,12 @@ def taken(second: float, queue: int, end: int, committed: int) -> tuple[Any, ...
 def made(spark: "SparkSession") -> dict[str, list[dict[str, Any]]]:
     rows = [
         taken(0, 0, 1_000, 0),
-        taken(10, 0, 1_100, 400),  # 10 a second come, 40 go: 700 behind, 30 nearer each second.
+        taken(10, 0, 1_100, 400),  # 10 arrive a second and 40 are read: 700 behind, 30 fewer each second.
         taken(10, 0, 1_100, 400),  # The same sample twice.
         taken(20, 0, 1_200, 1_200),
         taken(0, 1, 500, 100),
-        taken(10, 1, 600, 150),  # Falls behind.
-        taken(20, 1, 10, 5),  # Made anew.
+        taken(10, 1, 600, 150),  # Falls further behind.
+        taken(20, 1, 10, 5),  # Recreated.
     ]
     found = lag_tables(spark.createDataFrame(rows, DDL))
     for name, table in found.items():
@@ -149,7 +147,7 @@ def test_the_lag_of_a_real_broker_is_sampled(spark: "SparkSession", up: LibraUp,
         directory=str(directory), namesrv=up.namesrv, groups=[group], topics=[topic], samples=2
     )
     with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
-        clock = ManualClock()  # Days ago.
+        clock = ManualClock()  # Days earlier.
 
         def send_between(seconds: float) -> None:
             clock.advance(5_000)

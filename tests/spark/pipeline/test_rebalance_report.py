@@ -1,4 +1,4 @@
-"""Tests of the rebalance report's numbers, with handmade events and with those of a broker."""
+"""Tests of the rebalance report's numbers, with handmade events and with a broker's."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ EVENTS = "key string, broker string, queueId int, offset bigint, body string"
 
 
 def move(queue: int, pause_ms: int | None) -> QueueMove:
-    """Return a move from alice to bob; one of a queue without an owner has no pause."""
+    """Return a move from alice to bob; the move of a queue without an owner has no pause."""
     return QueueMove(
         topic="T", broker="a", queue=queue, from_=None if pause_ms is None else "alice", to="bob",
         stopped_ms=None if pause_ms is None else 1_000, resumed_ms=1_000 + (pause_ms or 0), redelivered=1,
@@ -102,7 +102,7 @@ def made(spark: "SparkSession") -> dict[str, list[dict[str, Any]]]:
     told = [
         *rebalance(TEN, 1, "member_joined", "bob", [None, 10, 20, 30, 40], duplicates_reported=2),
         *rebalance(TEN + 60_000, 2, "session_expired", "eve", [100], loads={"a": 4}, peak_catch_up_rate=70),
-        # Two brokers tell of one rebalance.
+        # Two brokers report the same rebalance.
         *rebalance(TEN + 120_000, 3, "member_joined", "dan", [5], broker="a"),
         *rebalance(TEN + 120_100, 1, "member_joined", "dan", [7], broker="b"),
         *flapping(3),
@@ -185,7 +185,7 @@ def test_the_page_shows_the_tables_and_loads_nothing(made: dict[str, list[dict[s
     read.feed(page)
     assert read.open == []
     assert "10rebalances of 1 groups" in read.text
-    assert "8 / 4queues moved / minimum" in read.text  # No more than what moved is ever necessary.
+    assert "8 / 4queues moved / minimum" in read.text  # The necessary moves never exceed the actual ones.
     assert "Members that left again and again" in read.text
     assert page.count("<circle") == 10
     assert "src=" not in page
@@ -228,7 +228,7 @@ def test_the_report_reads_a_real_brokers_events(
     found = [row for row in rows(tmp_path, "rebalances") if row["group"] == group]
     assert found[0]["reason"] == "member_joined"
     before = len(rows(tmp_path, "rebalances"))
-    report.run(spark, ignore)  # Again, with nothing or little new.
+    report.run(spark, ignore)  # Run again, with little or no new data.
     assert len(rows(tmp_path, "rebalances")) >= before
     places = [(row["broker"], row["offset"]) for row in pq.read_table(tmp_path / "r" / "events").to_pylist()]
     assert len(places) == len(set(places))

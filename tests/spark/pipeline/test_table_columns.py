@@ -1,4 +1,4 @@
-"""Rows that would make a table unreadable are refused; columns and their fields may be gained."""
+"""Rows that would make a table unreadable are refused; columns and nested fields may be added."""
 
 import pyarrow as pa
 import pytest

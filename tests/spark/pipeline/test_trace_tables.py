@@ -1,4 +1,4 @@
-"""Tests of the numbers that traces give, with handmade records."""
+"""Tests of the numbers derived from traces, with handmade records."""
 
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -44,7 +44,7 @@ def message_id(number: int, born_ms: int) -> str:
 
 
 class Traced:
-    """A record of what clients would have traced; each call is one message handled."""
+    """A record of the traces clients would have written; each call handles one message."""
 
     def __init__(self) -> None:
         self.records: list[TraceRecord] = []
@@ -117,7 +117,7 @@ def stored(ms: int) -> datetime:
 
 @pytest.fixture(scope="module")
 def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Ten messages for alice, who leaves. Bob is redelivered four of them, and one fails.
+    """Ten messages for alice, who leaves. Four of them are redelivered to bob, and one fails.
 
     Group sampled has samples of two queues, every 5 s: its lag is 10, rises to 100, and is 10 after 15 s.
     """
@@ -128,7 +128,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Mad
         told.handled(number, BOB, REBALANCE_MS + 4_000 + number, born_ms=REBALANCE_MS - 4_000)
     for number in range(6, 10):
         told.handled(number, BOB, REBALANCE_MS + 3_000 + number, born_ms=REBALANCE_MS - 30_050)
-    told.handled(20, BOB, REBALANCE_MS + 20_000, born_ms=REBALANCE_MS + 19_990)  # As before.
+    told.handled(20, BOB, REBALANCE_MS + 20_000, born_ms=REBALANCE_MS + 19_990)  # As above.
     told.handled(21, BOB, REBALANCE_MS + 21_000, succeeded=False, born_ms=REBALANCE_MS + 20_990)
     told.handled(21, BOB, REBALANCE_MS + 31_000, retry=1, born_ms=REBALANCE_MS + 20_990)
     told.handled(0, BOB, REBALANCE_MS + STABLE_MS + CAUSED_MS + 1, born_ms=REBALANCE_MS - 30_050)
@@ -151,13 +151,13 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Mad
 
 @pytest.fixture(scope="module")
 def calm(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Traces without events of rebalances and without samples."""
+    """Traces without rebalance events and without samples."""
     told = Traced()
     told.handled(1, ALICE, TEN + 1_000)
     told.handled(1, BOB, TEN + 2_000)
     for client in (ALICE, BOB):
         told.handled(1, client, TEN, group="everyone")
-    told.handled(1, ALICE, TEN, group="zones", born_ms=TEN + CLOCKS_APART_MS)  # As clocks differ.
+    told.handled(1, ALICE, TEN, group="zones", born_ms=TEN + CLOCKS_APART_MS)  # Clocks differ.
     told.handled(2, ALICE, TEN, group="zones", born_ms=TEN + 8 * 3_600_000)
     bodies = [encode_trace(told.records)]
     return make(spark, tmp_path_factory.mktemp("calm"), bodies, broadcasting=("everyone",))
@@ -186,7 +186,7 @@ def test_deliveries_are_summed_up_by_hour(made: Made):
     assert mine["hour"] == at(TEN)
     assert (mine["deliveries"], mine["messages"], mine["clients"], mine["failed"]) == (28, 22, 2, 1)
     assert [mine[name] for name in ("duplicates", "by_rebalance", "by_retry", "unknown")] == [6, 4, 1, 1]
-    assert mine["succeeded_twice"] == 5  # What failed before succeeded once.
+    assert mine["succeeded_twice"] == 5  # A message that failed earlier succeeded once.
     # Of 22 messages: alice's after 50 ms and more, the late ones 8.5 s after Pub's time.
     assert (mine["delay_p50_ms"], mine["delay_max_ms"]) == (58, 8_519)
 
@@ -197,7 +197,7 @@ def test_the_effects_of_a_rebalance_are_listed(made: Made):
     assert (row["duplicates"], row["succeeded_twice"]) == (4, 4)
     assert (row["before_p50_ms"], row["before_max_ms"]) == (54, 59)
     assert (row["after_p50_ms"], row["after_max_ms"]) == (8_513, 8_519)
-    assert row["back_to_normal_ms"] == 4_019  # The last late one began then; 10 ms at 20 s are usual.
+    assert row["back_to_normal_ms"] == 4_019  # The last late message began then; 10 ms at 20 s are usual.
     assert row["lag_peak"] is None
     assert silent["group"] == "silent"
     assert (silent["duplicates"], silent["after_max_ms"]) == (None, None)
@@ -260,7 +260,7 @@ def test_the_periods_of_a_group_do_not_overlap():
     assert mine[-1].calm_from_ms == mine[-1].rebalance_ms - CALM_MS
     assert mine[-1].caused_until_ms == mine[-1].rebalance_ms + STABLE_MS + CAUSED_MS
     assert mine[-1].until_ms == mine[-1].rebalance_ms + STABLE_MS + AFTER_MS
-    assert found[-1].caused_until_ms - found[-1].rebalance_ms > CAUSED_MS  # When it settled is unknown.
+    assert found[-1].caused_until_ms - found[-1].rebalance_ms > CAUSED_MS  # The time it settled is unknown.
 
 
 def test_the_client_of_a_message_is_found_by_its_unique_id():
