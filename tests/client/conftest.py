@@ -1,4 +1,4 @@
-"""Fake servers for tests of the client's shells, and a way to wait for what servers and handlers do."""
+"""Fake servers for tests of the client's shells, and a way to wait for servers and handlers."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from tests.client.fake_cluster import FakeBroker, FakeNameServer
 
 
 class Watch:
-    """A watch waits for conditions. Code that may have changed one calls `touch`, from any thread."""
+    """Waits for conditions. Code that may have changed one calls `touch` from any thread."""
 
     def __init__(self):
         self._loop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ async def namesrv(start, broker):
 
 @pytest.fixture
 def cluster():
-    """Return a broker and a name server on a thread of their own, as a blocking program would meet them."""
+    """Return a broker and a name server on their own thread, as a blocking program would use them."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -54,7 +54,7 @@ class FakeBroker:
         self.hang_up_after: int | None = None
         self.is_slave = False
         self.away_for = self.silent_for = 0
-        self.knows_topics = True  # Of its own; the route always does.
+        self.knows_topics = True  # Whether the broker does; the route always does.
         self.committed: dict[str, dict[MessageQueue, int]] = {}
         self.members: dict[str, list[str]] = {}
         self.registered: set[str] = set()  # Brokers without queues.
@@ -189,7 +189,7 @@ class FakeBroker:
 
 
 def _passes(stored: bytes, expression: str | None) -> bool:
-    """Compare by the first letter of the tag, which is as coarse as comparing hashes."""
+    """Compare only the first letter of the tag, as coarsely as by hash."""
     wanted = parse_tag_filter(expression).tags
     tag = decode_records(stored)[0].tags or ""
     return expression in (None, "*") or tag[:1] in {each[:1] for each in wanted}

@@ -1,7 +1,7 @@
 """A name server and brokers small enough to read, in the test's own event loop, with faults on request.
 
-Messages lie in lists, offsets in dicts. `refuse` has the next requests of a code answered with an error,
-`silence` leaves them unanswered, `cut` ends their connection.
+Messages are in lists, offsets in dicts. `refuse` answers the next requests of a code with an error,
+`silence` leaves them unanswered, `cut` closes their connection.
 """
 
 from collections import defaultdict, deque
@@ -93,7 +93,7 @@ class FakeNameServer(FakeServer):
         self.brokers = list(brokers)
         self.auto_create = True
         self.deleted = []
-        #: The names of brokers that had every topic and are away; Apache's name servers say nothing of them.
+        #: The names of absent brokers that had every topic; Apache's name servers do not report them.
         self.absent = None
 
     def get_routeinfo_by_topic(self, peer, request):
@@ -238,7 +238,7 @@ class FakeBroker(FakeServer):
 
     def search_offset_by_timestamp(self, peer, request):
         key, time_ms = (request.ext["topic"], int(request.ext["queueId"])), int(request.ext["timestamp"])
-        # Messages are stored at the times 0, 1, 2 …; all are newer than what a wall clock says.
+        # Messages are stored at the times 0, 1, 2 …; a wall-clock time is after all of them.
         self.answer(peer, request, offset=time_ms if time_ms < 1_000_000 else self.min_offsets[key])
 
     def pull_message(self, peer, request):

@@ -1,4 +1,4 @@
-"""Brokers that lack a request: a call that is sent under a code that no broker of ours serves."""
+"""Brokers that lack a request: the call is sent under a code that LibraMQ's broker does not serve."""
 
 from dataclasses import replace
 
@@ -12,6 +12,6 @@ UNSERVED = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 def unserved(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Have the broker refuse a call of pop_calls as one that does not know it does."""
+    """Make the broker refuse a call of pop_calls as if it did not know the request."""
     call = getattr(pop_calls, name)
     monkeypatch.setattr(pop_calls, name, lambda *a: replace(call(*a), code=UNSERVED))

@@ -98,7 +98,7 @@ async def test_mistakes_are_named(cluster):
 
 
 async def test_who_is_away_is_logged_when_a_group_is_asked_for(cluster, brokers, caplog):
-    """Its lag was that of the other brokers, without a word."""
+    """Its lag silently covered only the other brokers."""
     brokers[0].topics["%RETRY%g"] = 1
     async with Admin(namesrv=cluster.address) as admin:
         for absent in (None, ["c"]):

@@ -6,7 +6,7 @@ from libramq.client.awaiting import all_of
 
 
 async def test_a_single_work_is_done_in_the_callers_task_and_several_at_once():
-    """A task of its own would begin, and be noticed, a turn of the loop later each."""
+    """A separate task would start and be noticed one turn of the loop later each time."""
     tasks: list[asyncio.Task[object] | None] = []
     both = asyncio.Barrier(2)
 

@@ -1,4 +1,4 @@
-"""Tests of `Consumer.batches`: record batches, and what is done, in hand and filtered as with `getmany`."""
+"""Tests of `Consumer.batches`: record batches, with commits, messages in hand and filters as in `getmany`."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ def record(offset, **fields):
 
 
 async def test_batches_have_every_message_once_with_its_columns(namesrv, broker):
-    """Those that were pulled as objects before the first batch was wanted, too."""
+    """This includes messages pulled as objects before the first batch was requested."""
     found = []
     async with asyncio.timeout(60), consumer(namesrv) as reader:
         for number in range(20):
@@ -149,7 +149,7 @@ async def test_tags_are_compared_and_positions_and_messages_work_beside_batches(
 
 
 def test_parts_of_a_pull_share_its_columns():
-    """Each was made of the columns of all: 80 µs a message by 64, and 18 MB for a reply of 1.2."""
+    """Each part was made from all columns: 80 µs a message for parts of 64, and 18 MB for a 1.2 MB reply."""
     pulled = PulledRecords.of(b"".join([record(offset, body=bytes(1_000)) for offset in range(64)]), "a")
     schema = schema_of(None)
     before = pa.total_allocated_bytes()

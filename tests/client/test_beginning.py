@@ -1,4 +1,4 @@
-"""Tests of where a new group begins, with real brokers: nothing that is sent after `start` is missed."""
+"""Tests of a new group's beginning, with real brokers: no message sent after `start` is missed."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -155,7 +155,7 @@ def test_a_member_that_broadcasts_and_has_all_offsets_writes_no_file():
 
 
 async def test_a_group_that_has_begun_continues_there(one):
-    """A first member that got nothing has begun for those that come after it."""
+    """A first member's start counts for later members even if it received nothing."""
     await send(one.namesrv, OLD)
     async with pushing(one, Got()):
         pass
@@ -192,7 +192,7 @@ async def test_nothing_is_missed_of_topics_and_queues_that_are_made_after_the_st
 
 
 async def test_a_broker_that_was_away_is_read_from_when_the_group_began(one, tmp_path, monkeypatch):
-    """What it had before is old; what it gets while no member has reached it yet is not missed."""
+    """Its earlier messages are old; messages it receives before a member reaches it are not missed."""
     for module in (group_membership, beginning):
         monkeypatch.setattr(module, "LEEWAY_MS", 0)
     away = Broker(tmp_path, namesrv_addr=one.namesrv, broker_name="away")
@@ -271,7 +271,7 @@ class SleepyBroker(FakeBroker):
 
 
 async def test_apaches_broker_is_asked_again_that_does_not_answer_in_time(start):
-    """A pause of its Java, and a new group that pops got the old messages of a queue."""
+    """After a pause of its JVM, a new group that pops got the old messages of a queue."""
     broker = await start(SleepyBroker("a", **{TOPIC: 4}))
     namesrv = await start(FakeNameServer(broker))
     for queue_id in range(4):
@@ -301,7 +301,7 @@ class ForgetfulBroker(FakeBroker):
 
 
 async def test_the_first_commits_of_a_topic_reach_apaches_broker_one_after_the_other(start):
-    """It lost some of those that arrived together, and a new group got old messages of these queues."""
+    """It lost some of the commits that arrived together, and a new group got old messages of these queues."""
     broker = await start(ForgetfulBroker("a", **{TOPIC: 8}))
     namesrv = await start(FakeNameServer(broker))
     for queue_id in range(8):

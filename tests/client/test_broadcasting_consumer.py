@@ -1,4 +1,4 @@
-"""Tests of broadcasting: each member gets every message, and resumes where its own file says."""
+"""Tests of broadcasting: each member gets every message, and resumes at the offsets in its own file."""
 
 import asyncio
 import multiprocessing
@@ -66,7 +66,7 @@ async def test_a_restarted_member_resumes_where_it_stopped(namesrv, broker, watc
 
 
 async def test_a_restarted_member_misses_nothing_of_a_topic_that_was_made_again(watch, tmp_path):
-    """Its own offset lay beyond the new end, and it went on there."""
+    """Its own offset was beyond the new end, and it continued there."""
     async with (
         Broker() as one,
         Admin(namesrv=one.namesrv) as admin,
@@ -111,7 +111,7 @@ def test_an_instance_name_must_be_a_valid_file_name(namesrv, tmp_path):
 
 
 class HastyClock(SystemClock):
-    """A clock that jumps with each look: a member loses patience at once."""
+    """A clock that jumps at each reading, so that a member gives up at once."""
 
     def __init__(self):
         self.ahead_ms = 0
@@ -122,7 +122,7 @@ class HastyClock(SystemClock):
 
 
 async def test_a_second_member_with_the_same_file_is_refused(namesrv, broker, watch, tmp_path):
-    """Each would go on where the other was, and never get what that one had handled."""
+    """Each would continue at the other's offsets, and never receive the messages it had handled."""
     options = {"broadcasting": True, "local_offsets": tmp_path, "clock": HastyClock()}
     fetching = Consumer(group="g", namesrv=namesrv.address, **options)
     fetching.subscribe("T")

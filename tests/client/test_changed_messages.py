@@ -1,4 +1,4 @@
-"""Programs that overwrite what they can of the messages they get: offsets and acknowledgements stay right."""
+"""Programs that overwrite their received messages: offsets and acknowledgements stay right."""
 
 import random
 
@@ -13,7 +13,7 @@ QUEUE_0 = MessageQueue("T", "a", 0)
 
 
 def ruin(messages):
-    """Overwrite what is no read-only property."""
+    """Overwrite every attribute that is not read-only."""
     for message in messages:
         message.queue_offset = 7
         message.topic, message.broker_name, message.reconsume_times = "U", "z", 99

@@ -407,7 +407,7 @@ async def test_asking_for_more_in_any_task_says_that_all_is_done(namesrv, broker
 
 
 async def test_who_is_cancelled_at_once_has_asked_for_more_too(namesrv, broker):
-    """What was returned before is done, and does not come again."""
+    """Messages returned before are done and are not redelivered."""
     for number in range(4):
         broker.put("T", 0, b"%d" % number)
     async with subscribed(namesrv, auto_commit_interval_ms=60_000) as reader:
@@ -510,7 +510,7 @@ async def test_a_message_comes_once_though_the_task_that_fetched_before_ends_lat
 
 
 async def test_a_stop_waits_no_longer_for_a_task_that_ends_without_another_call(namesrv, broker):
-    """What it has fetched is delivered again."""
+    """Its fetched messages are redelivered."""
     broker.put("T", 0, b"x")
     has_fetched, may_end = asyncio.Event(), asyncio.Event()
 

@@ -68,7 +68,7 @@ async def test_a_start_that_gets_no_network_thread_may_be_repeated(namesrv, brok
 
 
 def test_a_start_that_fails_leaves_no_timer_behind():
-    """That of a consumer that was paused meanwhile had rung for ever, on the thread that others share."""
+    """The timer of a consumer paused meanwhile fired for ever, on the shared thread."""
     timers, dialed, outcomes = ManualTimers(), [], []
     parts = ("deliver", "give_up", "notify", "begin_trouble", "end_trouble")
     network = ConsumerNetwork(
@@ -90,7 +90,7 @@ def test_a_start_that_fails_leaves_no_timer_behind():
 
 @pytest.fixture
 def failures(monkeypatch):
-    """The failures to meet the brokers of new routes, a bug of ours: the first time fails."""
+    """Simulate a bug in processing new routes: the first time fails."""
     meet, failures = KnownBrokers.meet, []
 
     def fail_once(self):

@@ -301,7 +301,7 @@ async def test_a_broker_that_restarts_moves_nothing(home, group, watch):
 async def test_a_member_that_wakes_up_after_its_session_handles_and_commits_nothing(
     home, group, watch, monkeypatch
 ):
-    """Others have read its queues meanwhile. Only messages whose handling it had begun are handled twice."""
+    """Others have read its queues meanwhile. Only messages already in its handlers are handled twice."""
     one = await group.join(session_ms=1_000)
     # As in another process: the first one's network thread keeps running.
     monkeypatch.setattr(network_thread, "_shared", network_thread.SharedThread())
@@ -342,7 +342,7 @@ async def test_members_allocate_while_a_stock_member_is_present(home, group, wat
     one = await group.join(rebalance_ms=500)
     two = await group.join(rebalance_ms=500)
     await group.shared(one, two)
-    await home.send(1)  # What is handled was opened before: a change of mode in between would lose it.
+    await home.send(1)  # Once they are handled, the queues are open.
     await group.handled()
     stock = AsyncioRemotes(SystemClock().monotonic_ms)
     call = broker_calls.heartbeat(heartbeat("stock", "g"))
@@ -375,7 +375,7 @@ sys.stdin.read()
 
 
 async def test_queues_of_a_killed_member_are_reassigned_before_its_session_ends(home, group, watch):
-    """What it had committed is not redelivered, except for the last tenth of a second at most."""
+    """Its handled messages are not redelivered, except for at most the last tenth of a second."""
     one = await group.join(session_ms=60_000)
     await group.shared(one)
     process = await asyncio.create_subprocess_exec(
@@ -415,7 +415,7 @@ sys.stdin.read()
 
 
 async def test_a_member_that_stood_still_reports_the_end_of_its_lease_once(home):
-    """The answer that lay in its socket meanwhile renews nothing, and does not end the trouble."""
+    """The answer waiting in its socket renews nothing, and does not end the problem."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", FROZEN_MEMBER, home.namesrv.address,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,

@@ -65,7 +65,7 @@ class Fetcher:
 
 
 async def test_a_member_that_joins_takes_half_and_no_message_comes_twice(home, watch):
-    """What is in hand when the queues move is finished and committed first."""
+    """Messages in hand when the queues move are finished and committed first."""
     seen = Counter()
     first, second = (Fetcher(home, watch, seen) for _ in range(2))
     first.block = asyncio.Event()
@@ -89,7 +89,7 @@ async def test_a_member_that_joins_takes_half_and_no_message_comes_twice(home, w
 
 
 async def test_what_is_in_hand_too_long_is_delivered_to_the_next_owner(home, watch):
-    """The handover waits for revoke_timeout_ms; what is in hand then is delivered twice."""
+    """The handover waits for revoke_timeout_ms; messages still in hand are delivered twice."""
     seen = Counter()
     first, second = (Fetcher(home, watch, seen, revoke_timeout_ms=1_000) for _ in range(2))
     first.block = asyncio.Event()
@@ -129,7 +129,7 @@ async def test_a_commit_after_the_queue_has_moved_fails(home, watch):
 
 
 async def test_a_member_that_is_killed_loses_nothing(home, watch):
-    """What it had in hand, and what it had not committed, is delivered to the other member."""
+    """Its messages in hand and its uncommitted ones are delivered to the other member."""
     seen = Counter()
     first, second = (Fetcher(home, watch, seen, session_ms=1_000) for _ in range(2))
     await home.send(10)

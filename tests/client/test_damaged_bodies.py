@@ -1,4 +1,4 @@
-"""Bodies that do not match their checksums: pulled again, and taken as they are if they are stored so."""
+"""Bodies that do not match their checksums: pulled again, and accepted if they are stored that way."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ async def bodies(reader: Consumer, *, as_batches: bool) -> list[bytes]:
 
 
 def damage(broker, times: int) -> list[int]:
-    """Have a byte of each pull's bodies changed on the way, so often; return where those pulls began."""
+    """Change a byte of each pull's bodies in transit, this many times; return those pulls' offsets."""
     answer, damaged = broker.answer, []
 
     def answered(peer, request, *args, **fields):
@@ -94,7 +94,7 @@ def test_checksums_are_checked_on_request(fields):
 
 
 async def test_a_reply_at_which_the_consumer_fails_is_pulled_again(namesrv, broker):
-    """A filter of the program's log raises in the middle of it: the queue was never pulled again."""
+    """A filter of the program's log raises while the reply is processed: the queue was never pulled again."""
     broker.put("T", 0, GOOD)
     damage(broker, times=2)
     raised = []

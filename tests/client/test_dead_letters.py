@@ -1,4 +1,4 @@
-"""The last attempt, at a real broker: what the log says, and what the dead letter keeps."""
+"""The last attempt, at a real broker: the log line and the contents of the dead letter."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ DELAYS = "1s 1s 1s 1s 1s"
 
 
 class Declined(Exception):
-    """What a handler of a program raises."""
+    """The exception of a program's handler."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def newest(namesrv):
 
 
 async def dead_letter(namesrv, handler, **options):
-    """Have a message handled until it is a dead letter, and return that."""
+    """Let a message fail until it is a dead letter; return the dead letter."""
     async with Producer(namesrv=namesrv) as producer:
         await producer.send(Message("T", b"x", keys="k", properties={"a": "1"}))
     consumer = PushConsumer(

@@ -1,4 +1,4 @@
-"""Tests of `Consumer.decoded`: what a deserializer returns, and what becomes of messages it cannot read."""
+"""Tests of `Consumer.decoded`: a deserializer's results, and messages that it cannot read."""
 
 import asyncio
 import json

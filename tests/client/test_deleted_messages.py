@@ -57,7 +57,7 @@ async def test_a_member_whose_committed_messages_are_deleted_continues():
 
 
 async def test_a_member_whose_next_messages_are_deleted_continues():
-    """It may or may not handle deleted messages that it had pulled, but misses none of those left."""
+    """It may or may not handle deleted messages it had pulled, but misses none of the remaining ones."""
     async with Broker(default_topic_queue_nums=1) as broker:
         await fill(broker)
         got = await consume(broker, delete_at=3)

@@ -1,4 +1,4 @@
-"""Members of one group with different expressions: each gets what its own selects of its queues."""
+"""Members of one group with different expressions: each gets the messages its own expression selects."""
 
 from contextlib import AsyncExitStack
 
@@ -20,9 +20,9 @@ EXPRESSIONS = {
 
 
 class Group:
-    """Members of a group by name, of a topic with one queue. got: the bodies that each has handled.
+    """Members of a group by name; the topic has one queue. got: the bodies that each has handled.
 
-    owners: who has got the queue.
+    owners: the members that were assigned the queue.
     """
 
     def __init__(self, namesrv, stack):
@@ -67,7 +67,7 @@ async def group(request):
 
 @pytest.mark.parametrize("kind", EXPRESSIONS)
 async def test_an_idle_member_takes_nothing_from_the_reader(group, kind):
-    """The broker filtered by the newest heartbeat of the group: the reader skipped every B, and committed."""
+    """The broker filtered by the group's newest heartbeat: the reader skipped every B and committed."""
     narrow, wide = EXPRESSIONS[kind]
     await group.join("a-reader", wide)
     await until(lambda: group.owners == ["a-reader"])

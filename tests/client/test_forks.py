@@ -24,7 +24,7 @@ def start_in_child(function):
     """Run a function in a forked child and return the text it returns."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # That threads run is what this is about.
+        warnings.simplefilter("ignore", DeprecationWarning)  # The parent has threads on purpose.
         child = os.fork()
     if not child:
         try:
@@ -102,7 +102,7 @@ def test_brokers_see_each_childs_consumer_under_its_own_id(cluster):
 
 
 async def test_a_child_may_leave_the_blocks_of_its_parent(namesrv):
-    """As `sys.exit` does there: it raised an error of the parent's clients."""
+    """`sys.exit` leaves them, which raised an error of the parent's clients."""
     consumer = client.PushConsumer(group="g", namesrv=namesrv.address)
     consumer.subscribe("T", "*", print)
     with Broker() as broker:
@@ -114,7 +114,7 @@ async def test_a_child_may_leave_the_blocks_of_its_parent(namesrv):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("ending", [SystemExit, None], ids=["exits", "returns"])
 def test_a_handlers_child_ends_with_it_and_handles_nothing_else(ending):
-    """It went on as if it were the consumer, with the messages that its parent handled too, for ever."""
+    """The child continued as the consumer for ever, with messages that its parent also handled."""
     reading, writing = os.pipe()
     children, ended = [], threading.Event()
 
@@ -229,7 +229,7 @@ def test_a_new_client_works_in_a_forked_child(cluster):
 
 
 def test_what_asyncio_clients_have_open_stays_their_parents(cluster):
-    """The parent would get the answers to the child's requests, and the child what the parent has pulled."""
+    """The parent would get the answers to the child's requests, and the child the parent's pulls."""
     namesrv, broker = cluster
     at = {"namesrv": namesrv.address}
     admin, producer, popping = (

@@ -1,4 +1,4 @@
-"""What handlers return, and what happens to their messages then: every kind of handler, over fake servers."""
+"""Handlers' results and what then happens to their messages: every kind of handler, with fake servers."""
 
 import asyncio
 import functools
@@ -226,7 +226,7 @@ async def test_a_rejected_message_is_sent_as_a_copy_where_the_send_back_is_refus
 
 
 async def test_a_result_with_a_foreign_message_is_reported(namesrv, broker, watch, caplog):
-    """Otherwise a message of another batch would pass for one of this batch."""
+    """Otherwise a message of another batch would pass as one of this batch."""
     for number in range(2):
         broker.put("T", number, b"%d" % number)
     seen = []
@@ -244,7 +244,7 @@ async def test_a_result_with_a_foreign_message_is_reported(namesrv, broker, watc
 
 
 async def test_a_broadcasting_member_drops_failed_messages(namesrv, broker, watch, tmp_path):
-    """No other member would get them again. A warning is logged."""
+    """No other member would receive them again. A warning is logged."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv, broadcasting=True, local_offsets=tmp_path)
     called = []

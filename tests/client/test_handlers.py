@@ -1,4 +1,4 @@
-"""Tests of handler tasks and threads: deliveries of lost queues, or queued again while being reported."""
+"""Tests of handler tasks and threads: deliveries of lost queues, or requeued while being reported."""
 
 import asyncio
 import logging
@@ -98,7 +98,7 @@ def owned_queue():
 
 
 def test_a_delivery_not_begun_may_be_queued_again_before_its_report_returns(owned_queue):
-    """Another thread takes it at once. Neither a thread nor its place in the pool is lost."""
+    """Another thread takes it at once. No thread or slot of the pool is lost."""
     owned_queue.state = QueueState.PAUSED
     delivery = Delivery(owned_queue, [])
     reports, ran_again = [], threading.Event()

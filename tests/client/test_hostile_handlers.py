@@ -60,7 +60,7 @@ class Custom(BaseException):
 
 
 class Unspeakable(Exception):
-    """An exception whose text ends whoever asks for it."""
+    """An exception whose conversion to text exits the caller."""
 
     def __str__(self):
         raise SystemExit
@@ -142,7 +142,7 @@ async def test_exit_in_a_handler_is_logged_with_a_remedy(namesrv, broker, watch,
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
 async def test_a_message_whose_handler_hangs_is_delivered_again_alone(namesrv, broker, watch, kind):
-    """It is redelivered after consume_timeout_ms. Those behind it are handled despite a single thread."""
+    """It is redelivered after consume_timeout_ms. Later messages are handled despite a single thread."""
     release, done = threading.Event(), []
     cancelled = []
 
@@ -237,7 +237,7 @@ async def test_the_number_of_abandoned_handlers_is_limited(namesrv, broker, watc
 
 
 class AheadClock(SystemClock):
-    """The machine's clock, and as much ahead of it as the test says."""
+    """The machine's clock plus an offset set by the test."""
 
     ahead_ms = 0
 
@@ -260,7 +260,7 @@ class RefusingBroker(FakeBroker):
 
 
 async def test_what_fails_when_it_is_due_costs_other_queues_nothing(start, watch):
-    """A filter of the program's log raises at a handler that hangs: a pull that was due with it was lost."""
+    """A filter of the program's log raises for a hanging handler, which lost a pull due at the same time."""
     broker = await start(RefusingBroker("a", T=2))
     namesrv = await start(FakeNameServer(broker))
     clock, release, handled, raised = AheadClock(), threading.Event(), [], []
@@ -286,7 +286,7 @@ async def test_what_fails_when_it_is_due_costs_other_queues_nothing(start, watch
             broker.put("T", 0, b"hangs")
             await watch.until(lambda: handled and broker.refused)
             broker.is_refusing = False
-            clock.ahead_ms = 40_000  # The next pull is due, and then the look at handlers.
+            clock.ahead_ms = 40_000  # The next pull is due, then the check of handlers.
             broker.put("T", 1, b"other")
             await watch.until(lambda: b"other" in handled and raised)
             clock.ahead_ms += 5_000

@@ -51,7 +51,7 @@ def consumer(namesrv, **options):
 
 
 async def test_a_consumer_goes_on_within_a_batch(namesrv, batching):
-    """Its predecessor has done three of the five."""
+    """Its predecessor has handled three of the five."""
     found = []
     async with asyncio.timeout(60):
         async with consumer(namesrv) as reader:

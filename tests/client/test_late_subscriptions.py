@@ -1,4 +1,4 @@
-"""Subscriptions before and inside `with`, for every consumer, and calls that come at a wrong time."""
+"""Subscriptions before and inside `with`, for every consumer, and calls at a wrong time."""
 
 import asyncio
 import threading
@@ -42,7 +42,7 @@ async def fill(namesrv, *topics):
 
 @pytest.mark.parametrize("pop", [False, True], ids=["queues", "pop"])
 async def test_handlers_may_be_set_while_a_push_consumer_runs(namesrv, pop):
-    """Those of one turn are joined with together, and a later one is added."""
+    """Subscriptions made in one turn share a join, and a later one is added."""
     got, topics = [], [f"Late{number}{pop}" for number in range(3)]
     await fill(namesrv, *topics)
     consumer = PushConsumer(group=f"late-{pop}", namesrv=namesrv, consume_from="earliest", pop=pop)
@@ -154,7 +154,7 @@ async def test_a_join_that_fails_is_reported_wherever_the_program_waits():
 
 @pytest.mark.parametrize("reaction", ["exit", "stop", "subscribe"])
 async def test_a_hook_may_do_anything_when_a_join_fails(reaction, caplog):
-    """It neither ends the loop, nor waits for the join that waits for it."""
+    """The hook neither ends the loop nor waits for the join that waits for it."""
     called = []
 
     async def react(error):

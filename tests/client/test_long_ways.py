@@ -9,10 +9,10 @@ from libramq.errors import RequestTimeout
 from libramq.testing import Broker
 from tests.interop.ports import free_broker_port
 
-#: Where the broker listens, and the address that it announces, at which the way to it begins.
+#: The broker's listening address, and the address it announces, where the long way begins.
 NEAR, FAR = "127.0.0.1", "127.0.0.2"
 SESSION_MS = 2_000
-#: More than half a second and than a sixth of the session.
+#: More than half a second, and more than a sixth of the session.
 ROUND_TRIP_S = 0.6
 
 
@@ -66,7 +66,7 @@ class LongWay:
 
 
 async def test_a_member_far_away_handles_messages_and_says_so_when_it_is_cut_off():
-    """Polls were given up before their answers, which were dropped: it handled nothing, silently."""
+    """Polls timed out before their answers arrived and were dropped: it silently handled nothing."""
     port = free_broker_port()
     handled, errors = asyncio.Queue(), asyncio.Queue()
 

@@ -1,4 +1,4 @@
-"""A consumer of a topic that nobody has created: it says so, and operators see its group."""
+"""A consumer of a topic that does not exist: it reports that, and operators see its group."""
 
 import logging
 import random
@@ -26,7 +26,7 @@ from tests.transport.loops import until
 
 @pytest.mark.parametrize("pop", [False, True], ids=["queues", "pop"])
 async def test_a_push_consumer_reports_the_missing_topic_and_is_listed_with_it(pop, caplog):
-    """Then somebody creates the topic, and it reads it."""
+    """Then the topic is created, and the consumer reads it."""
     errors, got = [], []
     async with Broker() as broker, Admin(namesrv=broker.namesrv) as admin:
         await admin.create_topic("orders", queues=1)

@@ -58,7 +58,7 @@ async def members(watch):
 
 
 async def test_each_members_retries_reach_it(members, until):
-    """Whoever reads the retry queue. The way costs no attempt: the group allows one redelivery."""
+    """Any member may read the retry queue. Passing on costs no attempt: the group allows one redelivery."""
     await members.join("one", "T", max_reconsume_times=1)
     await members.join("two", "U", max_reconsume_times=1)
     await members.send("T", b"1", b"2", b"3", b"4")

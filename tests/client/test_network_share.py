@@ -116,7 +116,7 @@ def test_a_thread_that_cannot_start_is_shared_by_nobody(monkeypatch):
 
 
 def _in_child(share: NetworkShare, answer: "multiprocessing.SimpleQueue[str]") -> None:
-    share.stop()  # The parent's: nothing happens.
+    share.stop()  # The parent's share: nothing happens.
     own = NetworkShare()
     own.run(current()).result()
     own.stop()

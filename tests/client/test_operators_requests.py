@@ -1,4 +1,4 @@
-"""What an operator requests of a running consumer, through a real broker."""
+"""An operator's requests to a running consumer, through a real broker."""
 
 import logging
 import threading

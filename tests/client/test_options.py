@@ -36,7 +36,7 @@ def test_the_blocking_admin_has_the_options_of_the_asynchronous_one():
 
 
 def test_every_setting_of_consumers_is_an_option_of_one():
-    """But for what is found out."""
+    """Settings that the consumer determines itself are excepted."""
     ours = {"client_id", "group_strategy", "has_assigned_hook", "has_revoke_hook", "fetches", "assigns"}
     options = PushConsumerOptions.__annotations__.keys() | ConsumerOptions.__annotations__.keys()
     assert ConsumerSettings.__annotations__.keys() - ours <= options

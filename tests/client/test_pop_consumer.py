@@ -38,7 +38,7 @@ async def fill(one, *bodies, topic=TOPIC, **fields):
 
 
 class Handled:
-    """What handlers got, and a way to wait for it."""
+    """The messages that handlers received, and a way to wait for them."""
 
     def __init__(self):
         self.messages = []
@@ -347,7 +347,7 @@ class Skewed(SystemClock):
 async def test_a_member_whose_clock_is_set_otherwise_handles_each_message_once(
     one, monkeypatch, by_ms, says_how_long
 ):
-    """Ahead it dropped what ended a held pop, as if its time were over; behind its pops were refused as late.
+    """With its clock ahead it dropped the result of a held pop as expired; behind, its pops were refused.
 
     Apache's brokers do not say for how long they have held a pop.
     """
@@ -400,7 +400,7 @@ async def test_messages_that_the_broker_has_made_visible_again_are_not_handled(o
 
 
 async def test_filters_apply(one):
-    """By tags and by SQL92; what another tag's hash would let through is not handled."""
+    """Filters are by tags and by SQL92; messages that only match a tag's hash are not handled."""
     handled, by_sql = Handled(), Handled()
     await fill(one, b"paid", tags="paid")
     await fill(one, b"open", tags="open")
@@ -433,7 +433,7 @@ async def test_a_broker_that_takes_one_acknowledgement_a_request_gets_them_so(on
 
 
 async def test_a_broker_without_pop_is_reported(one, monkeypatch):
-    """As Apache's before 5.0: once, with the request's name, although it is asked again and again."""
+    """Apache's before 5.0 are: once, with the request's name, although they are queried repeatedly."""
     unserved(monkeypatch, "pop_message")
     await fill(one, b"x")
     reported = asyncio.Queue()
@@ -461,7 +461,7 @@ def test_a_place_that_left_the_routes_is_not_popped_again():
 
 
 def test_of_two_brokers_the_one_without_pop_is_reported_once():
-    """Although the other one answers in between; and again, once it has had POP."""
+    """The other one answers in between. It is reported again once it has had POP."""
     core = PopConsumerCore(ConsumerSettings(group="G", client_id="c"), {}, SystemClock(), lambda *_: None)
     lacks = RequestCodeNotSupported(C.REQUEST_CODE_NOT_SUPPORTED)
 

@@ -29,7 +29,7 @@ from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
 
 
 def producer(namesrv, **options):
-    """Return a producer that a busy machine gives time."""
+    """Return a producer with timeouts for a busy machine."""
     options = {"send_timeout_ms": 30_000} | options
     return Producer(group="p", namesrv=namesrv.address, randomness=random.Random(1), **options)
 
@@ -138,7 +138,7 @@ async def test_messages_for_a_queue_stay_in_order(namesrv, broker):
     "properties", [{"TIMER_DELAY_SEC": "3"}, {"_SYS_MSG_PRIORITY_": "3"}, {"INNER_MULTI_DISPATCH": "%LMQ%a"}]
 )
 async def test_a_message_that_means_something_else_in_a_batch_travels_alone(namesrv, broker, properties):
-    """A time, a priority, and light queues at Apache's brokers are for single messages."""
+    """Delivery times, priorities, and light queues at Apache's brokers apply to single messages."""
     async with producer(namesrv) as sender:
         sender.send_nowait(Message("T", b"special", properties=properties))
         sender.send_nowait(Message("T", b"plain"))
@@ -236,7 +236,7 @@ async def test_an_error_that_every_broker_would_give_is_raised_at_once(namesrv, 
 
 @pytest.mark.parametrize("fields", [{}, {"msgId": "a", "queueId": "x", "queueOffset": "0"}])
 async def test_an_answer_that_cannot_be_read_is_an_error(start, fields):
-    """It ended the connection, and whoever waited for it waited for ever."""
+    """It ended the connection, and the sender waited for ever."""
 
     class Garbled(FakeBroker):
         def send_message_v2(self, peer, request):
@@ -462,7 +462,7 @@ def test_options_are_checked(monkeypatch):
 
 
 async def test_a_start_during_the_stop_is_refused(namesrv):
-    """Whatever the start opened would be closed by the stop, or never."""
+    """The stop would close the start's connections, or they would never be closed."""
     producer = Producer(namesrv=namesrv.address)
     await producer.start()
     await producer.send(Message("T", b"x"))
@@ -584,6 +584,6 @@ async def test_a_broker_that_has_returned_is_found_soon(start, broker):
 
 
 def test_a_producer_that_was_not_started_says_so_of_its_room():
-    """It said that it has no has_room, and asked whether has_room was meant."""
+    """The error denied that it has has_room, and suggested has_room."""
     with pytest.raises(LocalProtocolError, match="does not run"):
         _ = Producer(group="p", namesrv="127.0.0.1:1").has_room

@@ -1,4 +1,4 @@
-"""Which messages of a producer travel together, and what happens to their batches."""
+"""Which messages of a producer share a batch, and what happens to the batches."""
 
 import asyncio
 import gc
@@ -76,7 +76,7 @@ async def test_sends_awaited_together_travel_together(namesrv, broker):
 
 
 async def test_a_tick_of_the_clock_does_not_split_a_batch(namesrv, broker):
-    """What is left of each timeout differs by the time that passed between two sends."""
+    """The remaining timeouts differ by the time that passed between two sends."""
     async with producer(namesrv, clock=TickingClock(), send_timeout_ms=60_000) as sender:
         await sender.publish_queues("T")
         await asyncio.gather(*[sender.send(Message("T", b"%d" % n)) for n in range(10)])
@@ -233,7 +233,7 @@ async def test_hundreds_of_batches_that_fail_at_once_are_all_reported(
 
 
 async def test_messages_for_thousands_of_chosen_queues_leave_while_others_have_the_loop(namesrv, broker):
-    """A third of the work was one turn, in which all that waited was gone through for each: 0.46 s."""
+    """A third of the work was one turn that scanned all waiting messages for each one: 0.46 s."""
     count, longest_s, all_s = 4_000, 0.0, 0.0
     for code in SENDS:
         broker.silence(code, times=count)
@@ -260,7 +260,7 @@ async def test_messages_for_thousands_of_chosen_queues_leave_while_others_have_t
 
 
 async def test_batches_that_wait_behind_one_without_an_answer_time_out_with_it(namesrv, broker, monkeypatch):
-    """Else each in its turn takes the whole timeout, and a stop as many of these as there are batches."""
+    """Otherwise each in turn takes the whole timeout, and a stop takes that times the number of batches."""
     monkeypatch.setattr(Accumulator.__init__, "__defaults__", (1 << 20, 1))
     broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=100)
     failed = []
@@ -284,7 +284,7 @@ async def test_callbacks_that_send_again_at_once_do_not_hold_the_loop(namesrv, b
     def again(outcome):
         nonlocal failed
         failed += 1
-        if is_persistent and failed < 200_000:  # Else this test would never end where it fails.
+        if is_persistent and failed < 200_000:  # Otherwise a failing test would never end.
             sender.send_nowait(Message("T", b"y"), again, queue=nowhere)
 
     async with producer(namesrv, linger_ms=0) as sender:
@@ -299,13 +299,13 @@ async def test_callbacks_that_send_again_at_once_do_not_hold_the_loop(namesrv, b
 
 
 CHOSEN = MessageQueue("T", "a", 2)
-#: What no batch takes: brokers do not wait for the first to be stored, and put the second into a light queue.
+#: Messages that no batch accepts: one that brokers answer before storing it, one for a light queue.
 ALONE = [{names.WAIT: "false"}, {names.INNER_MULTI_DISPATCH: "%LMQ%x"}]
 
 
 @pytest.mark.parametrize("alone", ALONE, ids=["not waited for", "light queue"])
 async def test_what_travels_alone_to_a_chosen_queue_passes_nobody(fastidious, alone):
-    """Not even where the batch before it is refused, and sent again in parts."""
+    """This holds even if the batch before it is refused and resent in parts."""
     broker, namesrv = fastidious
     outcomes = []
     async with producer(namesrv, send_timeout_ms=60_000) as sender:
@@ -425,7 +425,7 @@ async def test_a_priority_and_a_chosen_queue_exclude_each_other(namesrv, broker)
 
 
 def test_blocking_sends_to_a_chosen_queue_pass_nothing_that_was_queued(cluster):
-    """More is queued than the producer's thread takes in at once."""
+    """More messages are queued than the producer's thread accepts at once."""
     namesrv, broker = cluster
     with sync.Producer(namesrv=namesrv.address, send_timeout_ms=60_000) as sender:
         for number in range(2_500):
@@ -439,7 +439,7 @@ def test_blocking_sends_to_a_chosen_queue_pass_nothing_that_was_queued(cluster):
 
 
 async def test_a_flush_to_a_chosen_queue_of_a_silent_broker_takes_one_timeout(namesrv, broker, until):
-    """What was behind a batch that had no answer was sent then, and had as long again."""
+    """Batches waiting for an unanswered one were sent afterwards, each with a full timeout."""
     for code in SENDS:
         broker.silence(code, 10)
     queue, ended = MessageQueue("T", "a", 0), []

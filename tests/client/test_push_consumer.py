@@ -25,7 +25,7 @@ def consumer(namesrv, **options):
 
 
 class Inbox:
-    """A handler that keeps what it gets; `verdict` makes its result from the first message."""
+    """A handler that keeps its messages; `verdict` derives its result from the first one."""
 
     def __init__(self, watch, verdict=lambda message: None):
         self.bodies = []
@@ -78,7 +78,7 @@ async def test_every_message_is_handled_once(namesrv, broker, watch):
 async def test_an_answer_that_cannot_be_processed_to_its_end_is_neither_lost_nor_taken_twice(
     namesrv, broker, watch, monkeypatch, caplog
 ):
-    """A pull's messages went to a handler before something of ours failed; then the queue is read on."""
+    """A pull's messages went to a handler before an internal failure; then reading continues."""
     pull, failures = Pulling.pull, []
 
     def fail_once(self, owned, now_ms):
@@ -123,7 +123,7 @@ async def test_a_new_member_resumes_where_the_last_one_stopped(namesrv, broker, 
 
 
 async def test_batches_have_the_requested_size(namesrv, broker, watch):
-    """Each has messages of one queue."""
+    """Each batch has messages of one queue."""
     for number in range(10):
         broker.put("T", 0, b"%d" % number)
     inbox = Inbox(watch)

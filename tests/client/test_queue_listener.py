@@ -143,7 +143,7 @@ async def test_a_hook_may_stop_the_consumer(namesrv, broker):
     async with asyncio.timeout(60):
         await reader.wait_closed()
     assert revoked == [0, 1, 2, 3]
-    await reader.start()  # Nothing of the last run is left.
+    await reader.start()  # Nothing remains of the last run.
     await reader.wait_closed()
 
 

@@ -161,7 +161,7 @@ def test_silent_broker_is_left_out_where_that_is_allowed(
     broker.fill("T", 2, 3)
     reader = QueueReader([broker.address], group="G", sleep=pauses.append)
     queues = reader.queues("T")
-    broker.address = f"127.0.0.1:{unused_tcp_port}"  # From now on the route leads nowhere.
+    broker.address = f"127.0.0.1:{unused_tcp_port}"  # From now on the route leads to no broker.
     reader.queues("T")
     found, failures = reader.reachable_max_offsets(queues)
     assert found == {}

@@ -32,7 +32,7 @@ def start_broker(home: Path, namesrv: str) -> subprocess.Popen[str]:
 async def fill(namesrv: str) -> None:
     async with Admin(namesrv=namesrv) as admin:
         await admin.create_topic("Restarts", queues=4)  # Answered when the name server knows it.
-    # Long enough for a crowded machine: what was sent again would be there twice.
+    # Long enough for a busy machine: a resent message would be stored twice.
     async with Producer(group="p", namesrv=namesrv, send_timeout_ms=60_000) as producer:
         for number in range(MESSAGES):
             producer.send_nowait(Message("Restarts", b"%d" % number))

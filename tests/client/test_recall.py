@@ -79,7 +79,7 @@ async def test_delayed_messages_go_by_themselves():
 
 
 async def test_a_timer_message_is_sent_to_brokers_with_timers_only(start):
-    """Apache's before 5.0 deliver it at once. What they answer to a heartbeat is their version."""
+    """Apache's before 5.0 deliver it at once; their heartbeat answers contain the version."""
     old, new = await start(FakeBroker("a", T=1)), await start(FakeBroker("b", T=1))
     old.version = VERSION_5_0 - 5
     namesrv = await start(FakeNameServer(old, new))

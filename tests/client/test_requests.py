@@ -64,7 +64,7 @@ async def test_a_reply_to_a_client_that_has_left_is_an_error(one):
                 outcome.set_result(str(error))
 
         async with producer(one) as requester:
-            await requester.send(Message("Other", b"x"))  # Connected: what is sent before a stop leaves.
+            await requester.send(Message("Other", b"x"))  # Connects, so the request leaves before the stop.
             with pytest.raises(RequestTimeout):
                 await requester.request(Message("Asked", b"x"), timeout_ms=1)
         async with consumer(one, handle):

@@ -1,4 +1,4 @@
-"""An operator's reset under consumers that run: programs, with a real broker in this process."""
+"""An operator's reset under running consumers: programs, with a real broker in this process."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from libramq.testing import Broker
 
 TOPIC = "T"
 COUNT = 6
-#: Until when the reset is followed; a consumer that does not follow one would wait for ever.
+#: The deadline to follow the reset; a consumer that ignores it would wait for ever.
 PATIENCE_S = 60
 THE_END = -1
 
@@ -34,7 +34,7 @@ async def reset(one, timestamp_ms):
 
 
 class Program:
-    """Counts what a consumer gives it."""
+    """Counts the messages of a consumer."""
 
     def __init__(self, one):
         self._seen = asyncio.Queue()
@@ -82,7 +82,7 @@ class Fetched(Program):
 
 
 class Received(Program):
-    """Acknowledges what it receives; it always has a receive that waits."""
+    """Acknowledges its messages; a receive is always waiting."""
 
     def make(self, one):
         consumer = SimpleConsumer(group="G", namesrv=one.namesrv)
@@ -97,7 +97,7 @@ class Received(Program):
 
 
 async def handled(program, count):
-    """Run a program until it has seen so many messages; return them."""
+    """Run a program until it has seen this many messages; return them."""
     async with program.consumer:
         running = asyncio.create_task(program.run())
         found = await program.seen(count)
@@ -108,7 +108,7 @@ async def handled(program, count):
 
 @pytest.mark.parametrize("program", [Pushed, Popped, Fetched, Received])
 async def test_a_running_consumer_follows_a_reset(one, program):
-    """Those that pop were only notified, which they ignore: they read nothing again."""
+    """Consumers that pop were only notified, which they ignore, so they reread nothing."""
     first = [f"{number}" for number in range(COUNT)]
     await send(one, *first)
     program = program(one)

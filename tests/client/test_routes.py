@@ -71,7 +71,7 @@ def test_a_failed_lookup_keeps_the_old_route_and_stops_no_other():
 
 
 def test_a_route_that_cannot_be_used_is_an_error_and_the_next_one_counts():
-    """An operator writes the order by hand; sends to the topic waited for ever, even once it was right."""
+    """An operator writes the order by hand; sends waited for ever, even after it was corrected."""
     names, routes = made()
     found: list[object] = []
     routes.publish_info("T", found.append)

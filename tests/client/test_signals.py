@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).with_name("programs") / "signals.py"
 
 
 class Running:
-    """A program that runs beside the test's servers, which can see when a request is there."""
+    """A program that runs beside the test's servers, which notice its requests."""
 
     def __init__(self, server, *arguments):
         self._server = server
@@ -28,13 +28,13 @@ class Running:
             self._changed.notify_all()
 
     def terminate_at(self, code):
-        """Send SIGTERM when the server has got a request, which it does not answer."""
+        """Send SIGTERM when the server has received a request, which it does not answer."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._server.count(code), 60)
         self._process.send_signal(signal.SIGTERM)
 
     def said(self):
-        """Return what it printed until its end."""
+        """Return the program's output up to its end."""
         try:
             text, _ = self._process.communicate(timeout=60)
         finally:
@@ -71,13 +71,13 @@ def test_a_sigterm_while_a_client_starts_stops_it(cluster, client):
 
 @pytest.mark.parametrize("name", ["calling", "ending", "receiving"])
 def test_a_handler_may_call_clients_whatever_it_interrupts(cluster, name):
-    """No lock of theirs is held when it runs: it had waited for ever in some of a hundred interruptions."""
+    """It runs while no client lock is held; some of a hundred interruptions used to wait for ever."""
     namesrv, broker = cluster
     assert Running(broker, name, namesrv.address).said() == ["ended"]
 
 
 @pytest.mark.parametrize("name", ["queueing", "beginning", "beginning_again", "starting_again"])
 def test_a_handler_may_raise_or_stop_the_client_wherever_it_comes(cluster, name):
-    """Later messages leave, no thread stays, and only errors of ours are raised."""
+    """Later messages leave, no thread remains, and only LibraMQ's errors are raised."""
     namesrv, broker = cluster
     assert Running(broker, name, namesrv.address).said() == ["ended"]

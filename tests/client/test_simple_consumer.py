@@ -26,7 +26,7 @@ from tests.client.older_brokers import unserved
 from tests.client.test_pop_consumer import Skewed
 
 TOPIC = "Popped"
-#: Long enough for any test; what is redelivered earlier was made visible again by a call.
+#: Longer than any test; an earlier redelivery means that a call made the message visible.
 LONG_MS = 600_000
 
 
@@ -104,7 +104,7 @@ async def test_more_than_a_broker_gives_at_once_are_received_by_several_requests
 
 
 async def test_the_next_messages_are_popped_while_the_last_are_handled(one):
-    """They are this consumer's then; what it has not received when it stops is given back: no attempt."""
+    """This consumer then holds them; at its stop, unreceived messages are returned without an attempt."""
     await fill(one.namesrv, *[b"%d" % number for number in range(8)])
     async with simple(one, prefetch=False) as other:
         async with simple(one) as consumer:
@@ -130,7 +130,7 @@ async def test_the_next_messages_are_popped_while_the_last_are_handled(one):
 
 
 async def test_a_broker_that_takes_one_acknowledgement_a_request_gets_them_so(one, monkeypatch):
-    """As Apache's 5.0 brokers. One that is visible again does not keep the others from it."""
+    """Apache's 5.0 brokers do. A message that is visible again does not affect the others."""
     unserved(monkeypatch, "batch_ack")
     tried = []
 
@@ -280,7 +280,7 @@ async def test_messages_are_selected(one, expression):
 
 
 async def test_messages_survive_a_restart_of_the_broker(tmp_path):
-    """What was acknowledged is done; what was popped is redelivered after its time."""
+    """Acknowledged messages are done; popped ones are redelivered after their time."""
     async with Broker(tmp_path) as broker, simple(broker) as consumer:
         await fill(broker.namesrv, b"done")
         await consumer.ack(await received(consumer, 1))
@@ -396,7 +396,7 @@ class PoppingBroker(FakeBroker):
 
 
 async def test_a_frozen_broker_is_passed_over_and_what_it_pops_at_last_is_given_back(start, watch):
-    """A receive stood at it for 10 s although others had messages; its answer was for nobody then."""
+    """A receive waited 10 s for it although others had messages, and its late answer was lost."""
     brokers = [await start(PoppingBroker(name, **{TOPIC: 1})) for name in ("frozen", "well")]
     frozen, well = brokers
     frozen.is_frozen, well.is_frozen = True, False

@@ -1,4 +1,4 @@
-"""Handlers that run longer than max_processing_ms, at a real broker: what counts, and what others get."""
+"""Handlers that exceed max_processing_ms, at a real broker: their results, and other members' messages."""
 
 import asyncio
 import threading
@@ -77,7 +77,7 @@ async def members(request, watch):
 
 
 async def test_a_success_counts_while_nobody_else_has_the_queue(members, until, caplog):
-    """However late. The log names the limit and its option."""
+    """This holds however late it is. The log names the limit and its option."""
     await members.send(b"x")
     await members.join("one", hangs=True)
     await until(members.was_reported)
@@ -179,7 +179,7 @@ async def test_in_order_a_message_that_waits_for_a_thread_keeps_its_attempts(mem
 
 
 async def test_in_order_a_reset_counts_attempts_anew(members, until):
-    """What a former owner had counted was of the time before."""
+    """A former owner's count belongs to the time before the reset."""
     await members.send(b"x")
     one = await members.join("one", orderly=True, result=False)
     await until(lambda: len(members.calls) == 2)

@@ -1,4 +1,4 @@
-"""`statistics()`: what a client has done since its start, and what it has in hand now."""
+"""`statistics()`: a client's counts since its start, and its messages in hand."""
 
 import asyncio
 import dataclasses

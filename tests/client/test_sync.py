@@ -116,7 +116,7 @@ def test_answers_are_processed_while_messages_keep_coming(cluster):
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
 def test_errors_reach_the_caller_or_the_callback(cluster, error):
-    """A selector's error ends neither the producer's thread nor what it has to send."""
+    """A selector's error ends neither the producer's thread nor its pending sends."""
     namesrv, _ = cluster
     heard = []
 
@@ -525,7 +525,7 @@ def test_what_a_thread_has_fetched_that_has_ended_is_not_done_when_the_consumer_
 
 
 def test_what_a_thread_has_fetched_that_has_ended_is_done_when_the_program_says_so(cluster):
-    """It commits, all or by name, or ends the block."""
+    """The program commits, all or by name, or ends the block."""
     namesrv, broker = cluster
     says = [
         lambda consumer: consumer.commit(),

@@ -1,4 +1,4 @@
-"""Tests of our producer's transactions at our broker: what is delivered, and how open ones are checked."""
+"""Tests of our producer's transactions at our broker: deliveries, and checks of open transactions."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a type checker says of programs that use the client: right ones pass, wrong ones do not."""
+"""The type checker's verdict on programs that use the client: right ones pass, wrong ones fail."""
 
 import re
 from pathlib import Path

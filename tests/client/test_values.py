@@ -1,4 +1,4 @@
-"""Values instead of bytes: serializers of producers, deserializers of consumers, and bodies that are none."""
+"""Values instead of bytes: producers' serializers, consumers' deserializers, and invalid bodies."""
 
 import copy
 import json
@@ -81,7 +81,7 @@ def test_blocking_clients_have_the_same(namesrv):
     ids=["queues", "in order", "pop"],
 )
 async def test_a_body_that_cannot_be_decoded_becomes_a_dead_letter(namesrv, more):
-    """It is a handler that fails: it comes again, and the others do not wait for it, but in order."""
+    """It counts as a failed handler: it is redelivered, and other messages wait for it only in order."""
     topic, group, values = f"Poison{len(more)}{'pop' in more}", f"poisoned{len(more)}{'pop' in more}", []
 
     async def handle(messages):
@@ -163,7 +163,7 @@ async def refused_by(serializer, namesrv):
 
 
 async def test_what_a_serializer_returned_is_named_if_it_is_no_body(namesrv):
-    """The advice to set a serializer would mislead who has one."""
+    """The advice to set a serializer would mislead a user who has one."""
 
     async def later(value):
         return b"1"

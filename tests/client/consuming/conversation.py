@@ -54,20 +54,20 @@ class Conversation:
         return WALL_MS + self.now_ms
 
     def of(self, kind):
-        """Return the effects of one kind that the last event had."""
+        """Return the last event's effects of one kind."""
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def deliveries(self):
-        """Return what the last event passed to handlers."""
+        """Return the last event's deliveries to handlers."""
         return [each for effect in self.of(fx.Deliver) for each in effect.deliveries]
 
     def _(self, _=None):
-        """Settle an event, as the network does after each, and note its effects."""
+        """Settle an event, as the network does after each, and record its effects."""
         self.core.settle()
         return self.note(self.decided())
 
     def decided(self):
-        """Take the effects that the core has decided since the last call."""
+        """Take the effects that the core decided since the last call."""
         pending = self.core.kernel.effects.pending
         effects = pending.copy()
         pending.clear()
@@ -75,7 +75,7 @@ class Conversation:
 
     def note(self, effects):
         self.effects = rq.received(effects)
-        for beat in self.of(rq.SendHeartbeat):  # An answer that says nothing new.
+        for beat in self.of(rq.SendHeartbeat):  # An answer without news.
             if beat.address in self.core.known_brokers.alive:
                 beat.ask.done(HeartbeatReply(0, coordinates=True), self.now_ms)
                 assert self.decided() == []
@@ -125,7 +125,7 @@ class Conversation:
         return self._(self.core.stop(self.now_ms, timeout_ms=timeout_ms))
 
     def at(self, now_ms, *, with_routes=False):
-        """Let time pass up to a moment; refreshes of routes are left out unless the test wants them."""
+        """Let time pass up to a moment; skip route refreshes unless the test wants them."""
         assert now_ms >= self.now_ms
         effects = []
         while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms:
@@ -137,7 +137,7 @@ class Conversation:
         return self.note(e for e in effects if with_routes or not isinstance(e, fx.FetchRoutes))
 
     def offset(self, queue):
-        """Return the position of a queue that the next commit will have; None if it is not known yet."""
+        """Return the queue's position for the next commit; None if it is not known yet."""
         return self.core.offsets.read(queue)
 
     def owned(self, queue):

@@ -111,7 +111,7 @@ class Member(Conversation):
         return deliveries
 
     def deliveries_begin(self):
-        """Return whether a handler may begin with what has been pulled."""
+        """Return whether a handler may begin with the pulled messages."""
         return all(each.begin() for each in self.core.table.get(q(0)).work.deliveries)
 
     def held(self):

@@ -1,4 +1,4 @@
-"""Values that tests of the client's core share."""
+"""Values shared by tests of the client's core."""
 
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.message.message import MessageExt
@@ -42,7 +42,7 @@ def message(
     queue_id: int = 0,
     stored_ms: int = 2,
 ) -> MessageExt:
-    """Return a message as a pull brings it."""
+    """Return a message as a pull returns it."""
     properties = {"UNIQ_KEY": f"id-{offset}"} | ({"TAGS": tag} if tag else {})
     return MessageExt(
         topic=topic,

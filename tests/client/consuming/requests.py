@@ -1,4 +1,4 @@
-"""The requests of a consumer's core, as the brokers read them that a test plays.
+"""The requests of a consumer's core, as read by the brokers that a test plays.
 
 Two are equal if the same bytes would leave; `ask` is the effect, whose `done` takes the answer.
 """
@@ -32,19 +32,19 @@ class Request:
 
 @dataclass
 class FetchRoutes(Request):
-    """A name server's."""
+    """The request to a name server for a topic's route."""
 
     topics: tuple[str, ...]
 
 
 @dataclass
 class ListTopics(Request):
-    """A name server's: the names of all topics."""
+    """The request to a name server for the names of all topics."""
 
 
 @dataclass
 class ListBrokers(Request):
-    """A name server's: the brokers of the cluster."""
+    """The request to a name server for the brokers of the cluster."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Pull(Request):
 
     @property
     def as_records(self):
-        """How its messages are decoded; no broker reads that."""
+        """The decoding of its messages, which no broker reads."""
         _, pull, _ = self.ask.done.args
         return pull.as_records
 
@@ -114,7 +114,7 @@ class CommitOffset(Request):
 
 @dataclass
 class SendBack(Request):
-    """message: which one the broker has stored."""
+    """A send-back. message: the stored message."""
 
     address: str
     message: MessageExt

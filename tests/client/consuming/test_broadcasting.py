@@ -47,7 +47,7 @@ def test_without_an_offset_it_starts_at_the_configured_position():
 
 
 def test_changed_offsets_are_written_together():
-    """They are written each period, and when the member stops."""
+    """They are written every period, and when the member stops."""
     talk = Broadcasting(persist_ms=100).reading(2)
     for queue in (q(0), q(1)):
         talk.pulled(queue, found(0, 1))
@@ -60,7 +60,7 @@ def test_changed_offsets_are_written_together():
 
 
 def test_a_failed_message_is_dropped():
-    """Upstream does the same: sent back, it would be redelivered to the group, not to this member."""
+    """Upstream does the same: a send-back would redeliver it to the group, not to this member."""
     talk = Broadcasting(persist_ms=100).reading()
     talk.pulled(q(0), found(0))
     talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))

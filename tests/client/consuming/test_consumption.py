@@ -62,7 +62,7 @@ def test_a_retried_message_has_its_original_topic():
 
 
 def test_messages_of_foreign_topics_are_logged_a_few_times_and_counted(caplog):
-    """Where the broker passes none on: a line for each of them filled the disk."""
+    """The broker does not pass them on, and one log line for each filled the disk."""
     talk = Conversation(batch_size=1).pulling()
     talk.pulled(q(0), found(*range(32)))
     talk.handled(*((delivery, HandlerOutcome.FOREIGN) for delivery in talk.deliveries()))

@@ -1,6 +1,4 @@
-"""Tests of the coordination: queues that are granted, opened, revoked and fenced; the lease; changes of
-the mode.
-"""
+"""Tests of the coordination: granted, opened, revoked and fenced queues; the lease; changes of the mode."""
 
 import msgspec
 import pytest
@@ -67,7 +65,7 @@ def test_queues_opened_with_their_grant_are_pulled_at_once(orderly):
 
 
 def test_a_queue_that_is_still_being_given_up_is_opened_once_it_is():
-    """What the coordinator opened meanwhile is repeated: its offset may be older than our last commit."""
+    """The coordinator's opening meanwhile is repeated: its offset may be older than the last commit."""
     talk = Member().holding(q(0))
     talk.busy(q(0), 0)
     talk.polled(assigned(revoke=[q(0)], epoch=2))
@@ -91,7 +89,7 @@ def test_an_opening_ahead_of_its_grant_is_repeated_soon():
 
 
 def test_pulls_name_where_the_topic_begins_that_was_opened():
-    """A slave may still have another topic of that name. A later opening may name another place."""
+    """A slave may still have an earlier topic of that name. A later opening may name another offset."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
     (request,) = talk.of(rq.OpenQueue)
@@ -113,7 +111,7 @@ def test_messages_of_a_former_topic_are_not_taken():
     talk.polled(assigned(q(0)))
     (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0, topic_start=1_002)
-    talk.pulled(q(0), found(0, 1))  # They lie at 1,000 and 1,001.
+    talk.pulled(q(0), found(0, 1))  # Their physical offsets are 1,000 and 1,001.
     assert talk.deliveries() == []
     (pull,) = [each for each in talk.at(PULL_FAILED_MS) if isinstance(each, rq.Pull)]
     assert pull.offset == 0
@@ -123,7 +121,7 @@ def test_messages_of_a_former_topic_are_not_taken():
 
 @pytest.mark.parametrize(("topic_start", "is_lost"), [(0, False), (1_000, False), (1_001, True)])
 def test_a_later_beginning_of_the_topic_shows_that_it_was_made_again(topic_start, is_lost):
-    """The offset and the former opening may match even so. Brokers forget old deletions: 0 is not later."""
+    """The offset and the former opening may still match. Brokers forget old deletions: 0 is not later."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
     (request,) = talk.of(rq.OpenQueue)
@@ -136,7 +134,7 @@ def test_a_later_beginning_of_the_topic_shows_that_it_was_made_again(topic_start
 
 
 def test_a_queue_whose_broker_is_away_is_opened_on_its_return():
-    """The queue stays ours, because the coordinator has granted it."""
+    """The queue stays with the member, because the coordinator has granted it."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
     (request,) = talk.of(rq.OpenQueue)
@@ -185,7 +183,7 @@ def stays_refused(talk, code):
 
 @pytest.mark.parametrize("code", [NOT_YET_GRANTED, FENCED, TOPIC_NOT_EXIST])
 def test_a_claim_refused_for_two_seconds_is_released(code):
-    """Whatever the cause, the member reports that it no longer holds the queue, and gets a new grant."""
+    """The member reports that it no longer holds the queue, and gets a new grant."""
     talk = Member().member()
     assert stays_refused(talk, code) == [released(q(0), is_committed=False)]
     assert 2_000 <= talk.now_ms <= 2_300
@@ -198,7 +196,7 @@ def test_a_claim_refused_for_two_seconds_is_released(code):
 
 
 def test_claims_that_are_refused_in_turn_do_not_keep_each_other_from_being_released():
-    """The coordinator repeats a grant that the fence has refused, beside one of another that was cut off."""
+    """The coordinator repeats a grant that the fence refused, beside one from a cut-off coordinator."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
     (request,) = talk.of(rq.OpenQueue)
@@ -279,7 +277,7 @@ def test_a_queue_of_a_recreated_topic_starts_over():
     assert [pull.offset for pull in talk.of(rq.Pull)] == [0]
 
 
-# Giving up
+# Releases
 
 
 def test_revoked_queues_are_drained_committed_and_released_together():
@@ -316,7 +314,7 @@ def test_a_drained_queue_is_released_soon():
 
 
 def test_a_drained_queue_is_released_as_soon_when_the_member_stops_meanwhile():
-    """The end of the wait is not among what a stop cancels: the broker of the other may never answer."""
+    """A stop does not cancel the end of that wait: the other queue's broker may never answer."""
     talk = Member().holding(q(0), q(1))
     for number in range(2):
         (delivery,) = talk.busy(q(number), 0)
@@ -382,7 +380,7 @@ def test_a_queue_whose_master_stays_away_is_released_after_ten_seconds():
 
 
 def test_a_queue_whose_master_is_away_and_that_is_committed_was_not_lost():
-    """The member gives it up as the coordinator wishes, and its listener runs."""
+    """The member gives it up as the coordinator demands, and its listener runs."""
     talk = Member(session_ms=60_000, has_revoke_hook=True).holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
@@ -453,7 +451,7 @@ def test_a_queue_granted_back_before_its_release_is_opened_again():
 
 @pytest.mark.parametrize("by", ["pull", "commit"])
 def test_a_fenced_queue_is_lost_at_once(by):
-    """Nothing more of it is committed, and no release is sent."""
+    """The member commits nothing more of it and sends no release."""
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     if by == "pull":
@@ -535,7 +533,7 @@ def test_a_coordinator_with_an_old_epoch_costs_no_queues():
 
 @pytest.mark.parametrize("committed", [5, None])
 def test_a_queue_whose_committed_offset_moved_starts_over(committed):
-    """Another member has read on, or the offset was removed: prefetched messages are of no use."""
+    """Another member has read on, or the offset was removed: prefetched messages are useless."""
     talk = Member().holding(q(0), offset=3)
     (waiting,) = talk.busy(q(0), 3, started=0)
     talk.polled(assigned(q(0), epoch=2))
@@ -659,7 +657,7 @@ def test_a_member_whose_offsets_are_all_committed_is_not_woken_to_commit():
 
 @pytest.mark.parametrize("rested_ms", [0, 1_000])
 def test_a_member_that_allocates_for_itself_goes_on_committing(rested_ms):
-    """A stock member has joined; the others commit less often from then on, unchanged offsets too."""
+    """A stock member has joined; the others then commit less often, and unchanged offsets as well."""
     talk = Member(persist_ms=1_000).holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
@@ -755,7 +753,7 @@ def test_such_an_answer_does_not_end_the_trouble():
 
 
 def test_an_expelled_member_loses_everything_and_joins_again():
-    """It says which member it was, so that a new coordinator does not wait for that one."""
+    """Its join names its former member id, so that a new coordinator does not wait for that member."""
     talk, _ = asleep()
     talk.polled(refusal(UNKNOWN_MEMBER))
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
@@ -837,7 +835,7 @@ def slow_member(**settings):
 
 
 def test_a_slow_member_says_so_and_goes_on():
-    """Its success counts, and it says that it is over."""
+    """Its success counts, and the member reports that it is no longer slow."""
     talk, running = slow_member()
     assert talk.of(rq.ReleaseQueues) == [rq.ReleaseQueues("a:1", "m1", (), slow=True)]
     assert talk.core.owned() == [q(0), q(1)]
@@ -1058,7 +1056,7 @@ def test_redeliveries_after_a_move_are_counted_and_reported():
     talk.pulled(q(0), nothing(4))
 
 
-# What is wrong with the group
+# Problems of the group
 
 
 def test_a_warning_of_the_coordinator_is_reported_once_per_occurrence():
@@ -1106,7 +1104,7 @@ def test_the_coordinator_is_looked_for_when_the_last_apache_broker_leaves(first)
 
 
 def test_our_brokers_know_of_a_member_that_allocates_beside_an_apache_broker():
-    """To them it is a stock member then, so that they accept its commits, which have no epoch."""
+    """LibraMQ's brokers treat it as a stock member, so they accept its commits, which have no epoch."""
     talk = mixed()
     assert {each.address: each.coordinated for each in talk.of(rq.SendHeartbeat)} == {
         "a:1": False,
@@ -1118,7 +1116,7 @@ def test_our_brokers_know_of_a_member_that_allocates_beside_an_apache_broker():
 
 @pytest.mark.parametrize("brokers", [("a",), ("a", "b")])
 def test_our_brokers_know_of_a_member_that_their_coordinator_refuses(brokers):
-    """It allocates for itself, as a later version may; without this its commits were refused for ever."""
+    """It allocates for itself, as a later version may; otherwise its commits were refused for ever."""
     talk = Member().looking(brokers=brokers)
     talk.found_group(refusal(ResponseCode.VERSION_NOT_SUPPORTED))
     assert [each.coordinated for each in talk.of(rq.SendHeartbeat)] == [False] * len(brokers)

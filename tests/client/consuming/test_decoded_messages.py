@@ -1,4 +1,4 @@
-"""Tests of what the messages of a pull reply have besides what is stored of them."""
+"""Tests of the properties that pulled messages have beyond the stored ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of failures that are bugs of ours: what was decided before one is done, and nothing is done twice."""
+"""Tests of internal failures: effects decided before one are done, and nothing is done twice."""
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_kernel import FAILED_AGAIN_MS, ConsumerKernel
@@ -71,7 +71,7 @@ def test_a_queue_whose_event_fails_keeps_what_it_has_decided_and_the_others_get_
 
 
 def test_a_result_that_cannot_be_handled_costs_other_queues_nothing():
-    """Those reported with it had counted as running for ever: their offsets stood still, or they waited."""
+    """Results reported with it counted as running for ever: their offsets stood still, or they waited."""
     talk = Conversation(rebalance_ms=600_000).pulling(2)
     running = []
     for number in (0, 1):
@@ -88,7 +88,7 @@ def test_a_result_that_cannot_be_handled_costs_other_queues_nothing():
 
 
 def test_a_lock_that_cannot_be_doubted_does_not_keep_others_from_it(monkeypatch):
-    """The broker gives them away: their handlers began beside those of another member."""
+    """The broker grants them to others: their handlers ran beside those of another member."""
     talk = InOrder().owning(2)
     reported = []
     talk.core.kernel.failed = lambda what, error: reported.append(what)

@@ -1,6 +1,4 @@
-"""Tests of a program that fetches messages itself: what is in hand, what is committed, and what a handover
-does.
-"""
+"""Tests of a program that fetches messages itself: messages in hand, commits and handovers."""
 
 import pytest
 
@@ -100,7 +98,7 @@ def test_messages_come_by_queue_and_in_order():
 
 
 def test_what_was_returned_is_done_with_the_next_call():
-    """It is committed when a commit is due; what is in hand is not."""
+    """It is committed when a commit is due; messages in hand are not."""
     talk, program = alone()
     talk.pulled(q(0), found(0, 1, 2, 3))
     assert program.take(3) == {q(0): [0, 1, 2]}
@@ -207,7 +205,7 @@ def test_a_hand_over_waits_for_what_is_in_hand():
 
 
 def test_a_hand_over_waits_no_longer_than_it_may():
-    """What is in hand then is redelivered to the next member; what was done before is committed."""
+    """Messages in hand are then redelivered to the next member; those done before are committed."""
     talk, program = member(q(0), revoke_timeout_ms=4_000)
     talk.pulled(q(0), found(0, 1, 2))
     assert [program.one(), program.one()] == [0, 1]
@@ -290,7 +288,7 @@ def test_nothing_is_returned_without_a_lease():
     assert program.one() == 0
     talk.now_ms = 10_500
     assert program.one() is None
-    talk.polled(assigned(q(0)))  # The answer to a question from before.
+    talk.polled(assigned(q(0)))  # The answer to an earlier poll.
     assert program.one() is None
     talk.polled(assigned(q(0)))
     assert program.one() == 1

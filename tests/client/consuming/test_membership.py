@@ -22,7 +22,7 @@ NO_PERMISSION = ResponseCode.NO_PERMISSION
 
 
 def test_a_member_finds_joins_and_polls():
-    """The requests have its subscriptions, its session, and the epoch that it last got."""
+    """The requests have its subscriptions, its session, and the last epoch it received."""
     talk = Member(session_ms=6_000).looking()
     assert talk.of(rq.FetchConsumerList) == []
     assert talk.question == rq.FindGroup("a:1")
@@ -52,7 +52,7 @@ def test_without_coordinators_members_allocate_for_themselves():
 
 
 def test_a_broker_without_coordinators_ends_the_membership():
-    """It joined the cluster later, and cannot keep queues for a coordinator."""
+    """The broker joined the cluster later, and cannot keep queues for a coordinator."""
     talk = Member().holding(q(0))
     talk.heartbeat("b:1")
     assert talk.of(rq.LeaveGroup) == [rq.LeaveGroup("a:1", "m1", "member_left")]
@@ -214,7 +214,7 @@ def test_a_late_answer_to_a_poll_renews_the_lease():
 
 
 def test_a_lease_that_ends_is_reported_to_brokers_until_it_is_renewed():
-    """For `libra groups`: those that the member still reaches may have no other sign of it."""
+    """`libra groups` needs the report: brokers the member still reaches may have no other sign of it."""
     talk = Member(session_ms=6_000).holding(q(0))
     talk.polled(RequestTimeout("late"))
     talk.at(6_000)
@@ -234,7 +234,7 @@ def test_a_poll_answered_early_without_news_is_repeated_after_a_pause():
 
 
 def test_a_replaced_static_member_leaves_the_group():
-    """Two with the same instance id would throw each other out for ever."""
+    """Two members with the same instance id would replace each other for ever."""
     talk = Member(instance_id="left").holding(q(0))
     talk.polled(refusal(FENCED))
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]

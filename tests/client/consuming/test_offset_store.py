@@ -1,6 +1,4 @@
-"""Tests of the offset store: offsets only advance, are frozen when refused, and are committed when
-changed.
-"""
+"""Tests of the offset store: offsets only advance, freeze when refused, and are committed when changed."""
 
 from libramq.client.consuming.committing.commits import OffsetStore
 from libramq.message.queue import MessageQueue
@@ -28,7 +26,7 @@ def test_a_loaded_offset_needs_no_commit():
 
 
 def test_only_acknowledged_offsets_count_as_committed():
-    """What advanced meanwhile is committed the next time."""
+    """Offsets that advanced meanwhile are committed next time."""
     store = OffsetStore()
     store.advance(Q, 5)
     assert store.to_persist([Q, R], all_of_them=False) == [(Q, 5)]

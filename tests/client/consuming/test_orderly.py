@@ -352,7 +352,7 @@ def test_leaving_unlocks_before_it_unregisters():
 
 
 def test_leaving_has_a_deadline_whatever_does_not_answer():
-    """That may be the handler, the listener or the commit."""
+    """The handler, the listener or the commit may hang."""
     talk = InOrder(has_revoke_hook=True).owning(3)
     talk.pulled(q(0), found(0, 1))
     running = talk.deliveries()[0]

@@ -1,4 +1,4 @@
-"""Tests of the owned queue: unfinished messages decide which offset is committed, pace what it pulls."""
+"""Tests of the owned queue: unfinished messages decide the committed offset and pace its pulls."""
 
 import pytest
 from hypothesis import given
@@ -108,7 +108,7 @@ OFFSETS = st.lists(st.integers(0, 12), max_size=8)
 
 @given(st.lists(st.tuples(st.booleans(), OFFSETS), max_size=8))
 def test_held_messages_are_those_put_and_not_removed(steps):
-    """Pulls ascend nearly always; those that go back or repeat messages are counted in the same way."""
+    """Pulls nearly always ascend; pulls that go back or repeat messages are counted in the same way."""
     held, expected, highest = HeldMessages(), {}, -1
     for is_put, offsets in steps:
         messages = [message(offset, body=b"x" * (offset + number)) for number, offset in enumerate(offsets)]
@@ -127,7 +127,7 @@ def test_held_messages_are_those_put_and_not_removed(steps):
 
 
 def test_a_body_that_a_handler_replaces_counts_as_it_came():
-    """A parsed body has another length or none; nothing of its queue was committed any more."""
+    """A parsed body has another length or none, which stopped all commits of its queue."""
     held, messages = HeldMessages(), [message(0, body=b"17"), message(1, body=b"18")]
     held.put(messages)
     for each in messages:

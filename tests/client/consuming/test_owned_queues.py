@@ -1,6 +1,4 @@
-"""Tests of the owned queues: where they start, how they are pulled, and what happens when a broker
-refuses.
-"""
+"""Tests of the owned queues: their start, their pulls, and refusals by brokers."""
 
 import pytest
 

@@ -95,7 +95,7 @@ def test_a_pull_gets_as_many_messages_of_our_broker_as_it_requests():
 
 
 def test_failed_pulls_are_logged_a_few_times_and_counted(caplog):
-    """A member of 1,000 queues wrote 330 lines a second while only a slave was left that is not read."""
+    """A member of 1,000 queues logged 330 lines a second while only an unreadable slave was left."""
     talk = Conversation().pulling(queues=4)
     for _ in range(LINES_MAX):
         for number in range(4):

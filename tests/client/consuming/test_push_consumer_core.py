@@ -246,7 +246,7 @@ def test_topics_at_one_broker_share_a_member_list():
 
 
 def test_a_queue_not_pulled_for_two_minutes_is_taken_again():
-    """The answer to its pull has never arrived, for whatever reason."""
+    """The answer to its pull never arrived."""
     talk = Conversation(rebalance_ms=600_000, route_refresh_ms=600_000).pulling(1)
     talk.at(120_001)
     for commit in talk.of(rq.CommitOffset):
@@ -278,7 +278,7 @@ def test_a_broken_route_is_ignored():
 
 
 def test_leaving_drains_commits_and_says_goodbye_in_this_order():
-    """Waiting messages are dropped, running handlers may end, what is done is committed, then the member
+    """Waiting messages are dropped, running handlers may end, done messages are committed, then the member
     unregisters.
     """
     talk = Conversation().pulling(1)

@@ -10,7 +10,7 @@ def queues(*numbers):
 
 
 def test_every_member_sorts_queues_and_members_alike():
-    """All compute the same, in whatever order brokers list queues and members."""
+    """All members compute the same result in any order of queues and members."""
     assert allocate(averagely, "b", queues(3, 1, 0, 2), ["c", "b", "a"]) == queues(2)
     assert allocate(averagely, "a", queues(0, 1, 2, 3), ["a", "b", "c"]) == queues(0, 1)
 

@@ -117,7 +117,7 @@ def test_the_log_says_which_attempt_has_failed_and_when_the_next_one_is(times, o
 
 
 def test_only_the_last_attempt_takes_the_error_along():
-    """It is for the dead letter; retries are handled again."""
+    """The error is for the dead letter; retries are handled again."""
     error = HandlerError.of(ValueError("x\x01y"))
     failed = message(7)
     assert send_back_header(failed, SETTINGS, CHOSEN_BY_BROKER, error=error).lb_error_type is None

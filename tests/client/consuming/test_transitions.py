@@ -14,14 +14,14 @@ from tests.client.consuming.coordinated import NOT_YET_GRANTED, Member, assigned
 from tests.client.consuming.test_orderly import InOrder
 
 DOUBTED = QueueState.DOUBTED
-#: What cannot happen, and why.
+#: The impossible events, with reasons.
 IMPOSSIBLE = {
-    # Of the first moment only.
+    # Happens only at the first moment.
     ev.Taken: set(ALL),
     # Locks are lifted before a coordinator allocates, and doubted only while they are used.
     ev.Granted: {DOUBTED},
     ev.ClaimsDropped: {DOUBTED},
-    # Handlers of our queues are not waited for.
+    # Only ending queues wait for their handlers.
     ev.HandlerEnded: set(ALL) - set(ENDING),
 }
 

@@ -1,4 +1,4 @@
-"""Messages that another handler has claimed: no attempt is counted until it is done, or its claim is over."""
+"""Messages claimed by another handler: no attempt counts until that handler or its claim ends."""
 
 import contextlib
 import threading
@@ -70,7 +70,7 @@ async def test_a_dead_processes_claim_costs_no_attempt(claimed_by_a_dead_process
 async def test_at_a_broker_that_counts_every_return_the_message_is_kept(
     claimed_by_a_dead_process, namesrv, broker, watch, orderly
 ):
-    """A stock broker is sent nothing back, and its offset passes the message once that is handled."""
+    """Nothing is sent back to a stock broker, and the offset passes the message once it is handled."""
     handler = Kept(watch)
     broker.put("T", 0, b"x")
     async with consumer(namesrv.address, handler, claimed_by_a_dead_process, orderly=orderly):
@@ -122,7 +122,7 @@ async def test_in_order_what_waits_behind_a_claimed_message_is_not_claimed(watch
 
 
 async def test_the_claim_of_a_hanging_handler_costs_one_attempt(watch):
-    """The one in which it hung. The store in memory gives the message to the next when its lease is over."""
+    """Only the hanging attempt counts. The in-memory store frees the message when the lease ends."""
     attempts, hangs = [], threading.Event()
 
     def handle(messages):
@@ -143,7 +143,7 @@ async def test_the_claim_of_a_hanging_handler_costs_one_attempt(watch):
 
 
 def test_a_claim_in_memory_ends_with_its_lease():
-    """The one that has it then releases only its own."""
+    """A later release by the former owner does not affect the new claim."""
     clock = ManualClock()
     store = MemoryStore(lease_ms=50, clock=clock)
     assert store.claim(["k"], "hanging") == [ClaimResult.NEW]

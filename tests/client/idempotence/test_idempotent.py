@@ -1,4 +1,4 @@
-"""Tests of idempotent handlers: which messages reach the user's handler, and what its consumer gets."""
+"""Tests of idempotent handlers: the messages that reach the user's handler, and the consumer's results."""
 
 import asyncio
 import threading
@@ -98,7 +98,7 @@ async def test_a_message_in_another_handler_is_retried(store, wrapped):
 
 
 async def test_a_failure_concerns_only_the_messages_that_were_handled(store, wrapped):
-    """A message that another handler has counts no attempt, however this call ends."""
+    """A message claimed by another handler counts no attempt, however this call ends."""
     assert store.claim([":T:id-1"], "another") == [ClaimResult.NEW]
     call = wrapped(Handler(False, ZeroDivisionError()))
     for _ in range(2):
@@ -120,7 +120,7 @@ async def test_only_unfinished_messages_of_a_batch_are_handled_again(store, wrap
 
 
 async def test_messages_of_two_queues_may_have_one_offset(wrapped):
-    """Popped messages come from several queues: what failed is known by its queue, too."""
+    """Popped messages come from several queues: failed ones are identified by queue and offset."""
     handler = Handler()
     failed, done = message(1), message(1, queue_id=1)
     done.properties["UNIQ_KEY"] = "another"

@@ -29,7 +29,7 @@ class FixedClock:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
-    """Return the address of a Redis server of our own."""
+    """Start a Redis server and return its address."""
     pytest.importorskip("redis", reason="needs the package redis")
     program = shutil.which("redis-server")
     if program is None:

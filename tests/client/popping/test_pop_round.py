@@ -1,4 +1,4 @@
-"""Tests of the round of one receive: where it pops, and for how long."""
+"""Tests of the round of one receive: the brokers it pops from, and for how long."""
 
 import pytest
 
@@ -10,7 +10,7 @@ ONE, TWO = Place("T", "a"), Place("T", "b")
 
 
 def test_one_broker_holds_the_request_for_the_whole_time():
-    """It is not popped again for the rest of it."""
+    """It is not popped again in that time."""
     pops = PopRound([ONE], now_ms=1_000, await_ms=15_000)
     assert pops.next(1_000) == (ONE, 15_000)
     assert pops.next(15_950) is None

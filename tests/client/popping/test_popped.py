@@ -1,4 +1,4 @@
-"""Popped messages: what an answer has to have."""
+"""Popped messages: the required parts of an answer."""
 
 import base64
 
@@ -36,13 +36,13 @@ def test_a_message_has_the_handle_of_its_queue():
     ],
 )
 def test_an_answer_that_cannot_be_read_is_the_brokers_failure(body: bytes, starts: dict[str, int]):
-    """So the other brokers are asked; a missing start was a KeyError in the program."""
+    """The other brokers are still queried; a missing start raised a KeyError in the program."""
     with pytest.raises(RemoteError, match="broker b"):
         messages_of(reply(body, starts), "b", "T")
 
 
 def test_messages_are_named_by_the_check_points_that_their_broker_counts():
-    """Those between that come again bring theirs along."""
+    """Redelivered messages among them carry their own check points."""
     queue = MessageQueue("T", "b", 3)
     again = record(queue, 1, b"", b"POP_CK\x010 5 6 2 1 b 3 1\x02")
     body = b"".join([record(queue, 32, b"a"), record(queue, 34, b"b"), again, record(queue, 64, b"c")])
@@ -80,7 +80,7 @@ def test_a_message_outside_its_check_point_is_not_acknowledged(offset: int):
 
 
 def test_a_redelivered_message_of_a_5_0_broker_has_the_topic_that_was_popped():
-    """Later brokers return it so; these leave it in its retry topic, without a handle."""
+    """Later brokers do this themselves; 5.0 leaves it in its retry topic, without a handle."""
     again = record(MessageQueue("%RETRY%G_T", "b", 0), 2, b"again")
     first, second = messages_of(reply(ONE + again, {"0 3": 4, "1 0": 1}), "b", "T")
     assert (second.topic, second.properties[POP_CK]) == ("T", "1 5 6 2 1 b 0 2")
@@ -112,7 +112,7 @@ def test_a_damaged_message_is_reported(caplog: pytest.LogCaptureFixture):
 
 
 def test_what_a_producer_calls_a_handle_is_none():
-    """Apache's brokers store it; acknowledging the message was a ConfigError in the consumer."""
+    """Apache's brokers store it; acknowledging the message raised a ConfigError in the consumer."""
     queue = MessageQueue("T", "b", 3)
     records = [
         record(queue, 7, b"x", b"POP_CK\x01junk\x02"),

@@ -1,4 +1,4 @@
-"""Tests of popping ahead: when it is done, who gets the messages, and what is given back."""
+"""Tests of popping ahead: when it happens, who gets the messages, and which ones are returned."""
 
 import asyncio
 
@@ -49,12 +49,12 @@ def test_nothing_is_popped_ahead_beside_another_receive():
 
 
 def test_messages_are_kept_for_a_tenth_of_their_invisible_time():
-    """And for 5 s at most."""
+    """The limit is 5 s."""
     assert [kept_ms(each) for each in (1_000, 10_000, 600_000)] == [100, 1_000, 5_000]
 
 
 class Ahead:
-    """A PoppedAhead whose clock the test moves; `returned` has the bodies that were given back."""
+    """A PoppedAhead with a manual clock; `returned` has the bodies of returned messages."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -78,7 +78,7 @@ class Ahead:
 
 
 def brought(*bodies: bytes) -> Brought:
-    """Return what a pop of messages with these bodies brings; they are not decoded yet."""
+    """Return the result of a pop of messages with these bodies, not decoded yet."""
     body = b"".join(record(MessageQueue("T", "b", 3), at, each) for at, each in enumerate(bodies))
     return Brought("T", [PopAnswer(PopReply(0, 5, 6, 2, {"0 3": 0}, body), Place("T", "b"))])
 
@@ -108,7 +108,7 @@ async def test_messages_that_no_receive_may_have_are_given_back(passed_ms, terms
 
 
 async def test_messages_that_nobody_takes_are_given_back():
-    """No receive has to come: their time is over by itself."""
+    """No further receive is needed: a timer ends their time."""
     ahead = Ahead()
     await ahead.start(b"a", terms=Terms(10, 0))
     await ahead.changed.wait()
@@ -117,7 +117,7 @@ async def test_messages_that_nobody_takes_are_given_back():
 
 
 async def test_one_receive_waits_for_a_pop_and_others_pop_themselves():
-    """When that is cancelled, the messages are the next one's."""
+    """When that receive is cancelled, the messages go to the next one."""
     ahead, arrives = Ahead(), asyncio.Event()
 
     async def pop() -> Brought:

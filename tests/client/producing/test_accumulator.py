@@ -1,4 +1,4 @@
-"""Tests of the accumulator: which messages travel together, and the content of their batch."""
+"""Tests of the accumulator: which messages share a batch, and the batch's content."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ from libramq.message.queue import MessageQueue
 
 
 def item(number, size=10):
-    """Return what `add` takes: a message, its size, and what comes back with its result."""
+    """Return the arguments of `add`: a message, its size, and a token returned with its result."""
     return Encoded(str(number), bytes(size)), size, number
 
 

@@ -40,6 +40,6 @@ def test_by_random_reaches_every_queue():
 
 @pytest.mark.parametrize("key", [b"k", 1.5, None])
 def test_a_key_is_a_text_or_a_number(key):
-    """Others met a TypeError of the hash, which names no key."""
+    """Other types raised a TypeError from the hash that did not name the key."""
     with pytest.raises(ConfigError, match="a text or a whole number"):
         by_hash(key)

@@ -1,4 +1,4 @@
-"""Tests of how messages are prepared: properties, compression, batches, header."""
+"""Tests of the preparation of messages: properties, compression, batches, header."""
 
 import array
 import itertools

@@ -1,4 +1,4 @@
-"""Results of a batch are made when they are looked at, and are the same in every way of looking."""
+"""Results of a batch are created on access and are the same by every way of access."""
 
 import pytest
 

@@ -20,7 +20,7 @@ INTERRUPTIONS = 200
 
 
 def client_of(name: str, namesrv: str) -> Any:
-    """Return a client that has something to do at its start and its stop."""
+    """Return a client whose start and stop take work."""
     if name == "push":
         consumer = PushConsumer(group="g", namesrv=namesrv)
         consumer.subscribe("T", "*", print)
@@ -35,11 +35,11 @@ def client_of(name: str, namesrv: str) -> Any:
 
 
 def stopping(client: Consumer | Producer | PushConsumer) -> None:
-    """Stop it, and again at a SIGTERM."""
+    """Stop the client, and again at a SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: client.stop())
     client.start()
     if isinstance(client, Producer):
-        client.send_nowait(Message("T", b"x"), lambda outcome: None)  # What becomes of it is known then.
+        client.send_nowait(Message("T", b"x"), lambda outcome: None)  # Its outcome is known then.
     else:
         while not client.assignment():  # The broker knows it then.
             time.sleep(0.01)
@@ -49,7 +49,7 @@ def stopping(client: Consumer | Producer | PushConsumer) -> None:
 
 
 def starting(client: Consumer | Producer | PushConsumer) -> None:
-    """Start it, and stop it at a SIGTERM."""
+    """Start the client, and stop it at a SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: client.stop())
     try:
         client.start()
@@ -80,7 +80,7 @@ def calling(namesrv: str) -> None:
 
 
 def ending(namesrv: str) -> None:
-    """Stop a producer in the middle of whatever it does, again and again."""
+    """Stop a producer repeatedly, in the middle of any operation."""
     for _ in range(30):
         producer = Producer(namesrv=namesrv, buffer_bytes_max=2_000)
         signal.signal(signal.SIGALRM, lambda *_, producer=producer: producer.stop())
@@ -102,12 +102,12 @@ def receiving(namesrv: str) -> None:
 
 
 class Interrupted(Exception):
-    """What a signal handler raises."""
+    """The exception that a signal handler raises."""
 
 
 @contextlib.contextmanager
 def interruption(handler: Callable[[], object], *at: int) -> Iterator[None]:
-    """Call a signal's handler when a client has called or returned so often.
+    """Call a signal's handler after this many calls and returns of a client.
 
     A signal comes anywhere: this is where Python looks for one, without chance.
     """
@@ -201,7 +201,7 @@ def starting_again(namesrv: str) -> None:
 
 
 def main() -> None:
-    """Run one of them, and say that it has ended."""
+    """Run one of the programs, and print that it has ended."""
     name, namesrv, *kind = sys.argv[1:]
     function = globals()[name]
     function(client_of(*kind, namesrv) if kind else namesrv)
