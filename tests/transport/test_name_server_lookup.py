@@ -95,7 +95,7 @@ def test_a_page_that_arrives_byte_by_byte_is_abandoned(start, monkeypatch):
         thread = threading.Thread(target=serve, args=(server,))
         thread.start()
         try:
-            with pytest.raises(NameServerUnavailable, match=r"slowly|not whole"):
+            with pytest.raises(NameServerUnavailable, match=r"slowly|incomplete"):
                 fetch(f"http://127.0.0.1:{server.getsockname()[1]}/nsaddr")
         finally:
             given_up.set()

@@ -33,7 +33,7 @@ REFRESH_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The plan of a benchmark: what to send, where, and how."""
+    """The plan of a benchmark: the messages to send, and how to send them."""
 
     namesrv: str
     topic: str

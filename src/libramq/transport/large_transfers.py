@@ -9,7 +9,7 @@ bounded (`server.UnfinishedFrames`). Reading pauses while too many whole frames 
 (`server.WaitingFrames`).
 
 **Writes.** The kernel takes 3 MiB in one system call, which lasts 15 ms if it has to find pages for them,
-and every other client waits meanwhile. With pages at hand, 1 MiB takes 0.3 ms and had better leave at once:
+and every other client waits meanwhile. With pages at hand, 1 MiB takes 0.3 ms and should leave at once:
 otherwise the next answers are read while most of it waits, and its client sits idle until all have come. So
 a large write leaves in slices, a few per round, and the part that the socket refuses waits. A transport keeps
 a whole buffer until its last byte has left, although the kernel takes all but 300 KB of 4 MiB for a client

@@ -32,7 +32,7 @@ class Tls:
     ca_file: the trusted authorities; the system's by default.
     cert_file, key_file: the client's own certificate with its chain; its key (by default in cert_file).
     key_password: the key's password; never shown.
-    verify: how far a server's certificate is checked: full, ca (not the name), none (for tests).
+    verify: how a server's certificate is verified: full, ca (not the name), none (for tests).
     """
 
     ca_file: str | None = None

@@ -130,7 +130,7 @@ async def stats_all(
 
 @command(app, "haStatus")
 async def ha_status(*, broker: _Broker, admin: Operator) -> Answer:
-    """Show how far the slaves of a master are behind it."""
+    """Show the replication lag of a master's slaves."""
     status = plain(await admin.ask(broker, calls.HA_STATUS))
     values = {name: value for name, value in status.items() if name != "haConnectionInfo"}
     headings = "addr: slave, slaveAckOffset: has up to, diff: behind, inSync: in sync"
@@ -146,7 +146,7 @@ async def start_monitoring(
     rounds: Annotated[int, Option("-r", "--rounds", min=0, help="0: until Ctrl-C.")] = 0,
     admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
-    """Show every minute what each group has not consumed, and members that are stuck or differ."""
+    """Show every minute the lag of each group, and members that are stuck or differ from the others."""
     headings = "group, topic, undone, undoneOfQueue: most in a queue, delayMs: delay in ms"
     for done in itertools.count(1):
         groups, notices = await monitor.one_round(admin, int(time.time() * 1000))

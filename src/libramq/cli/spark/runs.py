@@ -169,7 +169,7 @@ def spark_settings(pairs: Sequence[str]) -> dict[str, str]:
 class ProgressDisplay:
     """Shows progress on standard error: a bar on a terminal, else a line per step.
 
-    after_stop: what the user can do after Ctrl-C.
+    after_stop: the hint to print after Ctrl-C.
     """
 
     _last: "Progress | None" = None

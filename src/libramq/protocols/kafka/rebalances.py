@@ -3,8 +3,8 @@ has settled.
 
 A request is first applied to its group, then noted here:
 
-    classic   join, sync ─► who reads what                 members come and go ─► why ─┬► events, as
-    modern    answers, revocations ─► who reads what       changes of the group ─► why ┘  RocketMQ's groups
+    classic   join, sync ─► readers                   members come and go ─► causes ─┬► events, as
+    modern    answers, revocations ─► readers         changes of the group ─► causes ┘  RocketMQ's groups
 
     a member joins          it keeps reading the queues that it claims to own; its others have stopped
     a member is gone        its queues have stopped, at its last request
