@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import NewPartitions
 
 from libramq.client import ConsumeFrom
@@ -416,3 +423,24 @@ def test_a_topic_whose_deletion_an_absent_broker_missed_can_neither_vanish_nor_b
     admin.delete_topics(["missed"])["missed"].result(PATIENCE_S)
     cluster.create("missed", 2)
     assert len(leaders_of(cluster, "missed", 2, A)) == 2
+
+
+def test_no_group_counts_as_deleted_whose_offsets_an_absent_broker_keeps(cluster: KafkaCluster):
+    """A new group of its name would skip the records of that broker."""
+    group = cluster.group_at(A, "absent")
+    cluster.create("offsets", 3)
+    leaders_of(cluster, "offsets", 3, A)
+    produce(cluster, "offsets", range(3), b"a")
+    consumer = cluster.consumer(group)
+    consumer.commit(offsets=[TopicPartition("offsets", each, 1) for each in range(3)], asynchronous=False)
+    admin = cluster.admin(A)
+    with cluster.killed(B):
+        wait_until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "B is gone")
+        with pytest.raises(KafkaException) as refused:
+            admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+        assert refused.value.args[0].code() == KafkaError.COORDINATOR_NOT_AVAILABLE
+    admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+    partitions = [TopicPartition("offsets", each) for each in range(3)]
+    found = consumer.committed(partitions, timeout=PATIENCE_S)
+    assert [each.offset for each in found] == [OFFSET_INVALID] * 3
+    consumer.close()

@@ -187,11 +187,32 @@ class GroupOffsets:
         for name in self._others.names():
             self._others.exchange(name, Exchange(group, removed=queues), lambda _: None)
 
-    def delete(self, group: str) -> None:
-        """Delete a group at other brokers."""
-        self._forget(group, list(self._copies.get(group, ())))
-        for name in self._others.names():
-            self._others.exchange(name, Exchange(group, is_deleted=True), lambda _: None)
+    def delete(self, group: str, done: Callable[[bool], None]) -> None:
+        """Delete a group at other brokers; `done` is called with whether none of them has offsets of it left.
+
+        One that is away has them, as far as there are copies.
+        """
+        names = self._others.names()
+        waiting = set(names)
+        holders = {queue.broker_name for queue in self._copies.get(group, ())}
+        failed = holders - {*names, self._name}
+
+        def finish() -> None:
+            if not failed:
+                self._forget(group, list(self._copies.get(group, ())))
+            done(not failed)
+
+        def answered(name: str, outcome: Exchanged | LibraError) -> None:
+            if isinstance(outcome, LibraError):
+                failed.add(name)
+            waiting.discard(name)
+            if not waiting:
+                finish()
+
+        for name in names:
+            self._others.exchange(name, Exchange(group, is_deleted=True), partial(answered, name))
+        if not names:
+            finish()
 
     # At a queue's broker.
 

@@ -11,7 +11,7 @@ The groups are those of this broker's table, of all protocols:
 Each describe request answers GROUP_ID_NOT_FOUND for groups of the other protocol; tools then try the other.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -26,7 +26,7 @@ from libramq.groups.classic.state import ClassicMember, Status
 from libramq.groups.modern.member import ModernMember
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.kernel.connection import Principal
-from libramq.protocols.kafka.answers import Slot, serves
+from libramq.protocols.kafka.answers import Results, Slot, serves
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import id_of
 from libramq.protocols.kafka.refusals import code_of_write
@@ -187,8 +187,13 @@ class GroupAdministration:
     def delete(self, request: wire.DeleteGroupsRequest, slot: Slot) -> None:
         """Delete groups without members."""
         names = list(dict.fromkeys(request.groups_names))  # Named twice, deleted once.
-        delete = partial(self._deleted, slot.principal)
-        slot.each(names, delete, partial(self._answer_deleted, slot, names))
+        answer = slot.guarded(partial(self._answer_deleted, slot, names))
+        results: Results[ErrorCode] = Results(len(names), answer)
+        slot.each(
+            list(enumerate(names)),
+            lambda each: self._delete(slot, each[1], partial(results.put, each[0])),
+            lambda _: None,
+        )
 
     def _answer_deleted(self, slot: Slot, names: Sequence[str], codes: Sequence[ErrorCode]) -> None:
         failed = code_of_write(self._offsets.committing) if ErrorCode.NONE in codes else ErrorCode.NONE
@@ -202,21 +207,37 @@ class GroupAdministration:
         )
         slot.answer_with(lambda: wire.DeleteGroupsResponse(results=results), len(results))
 
-    def _deleted(self, principal: Principal, name: str) -> ErrorCode:
+    def _delete(self, slot: Slot, name: str, put: Callable[[ErrorCode], None]) -> None:
+        """Delete a group at the other brokers, then here: where one did not answer, it can be tried again."""
+
+        def deleted(is_everywhere: bool) -> None:
+            # A member may have come meanwhile.
+            code = self._delete_refusal(slot.principal, name)
+            if code is ErrorCode.NONE and not is_everywhere:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if code is ErrorCode.NONE:
+                self._removal.remove_group(name)
+            put(code)
+
+        refusal = self._delete_refusal(slot.principal, name)
+        if refusal is ErrorCode.NONE:
+            self._offsets.delete(name, slot.guarded(deleted))
+        else:
+            put(refusal)
+
+    def _delete_refusal(self, principal: Principal, name: str) -> ErrorCode:
+        """Return why a group may not be deleted, or NONE."""
         refusal = self._groups.delete_refusal(name, principal)
         if refusal is not None:
             return refusal
         if not self._groups.exists(name):
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if (
+        is_used = (
             self._groups.classic.get(name) is not None
             or self._groups.has_foreign_members(name)
             or self._is_modern(name)
-        ):
-            return ErrorCode.NON_EMPTY_GROUP
-        self._removal.remove_group(name)
-        self._offsets.delete(name)
-        return ErrorCode.NONE
+        )
+        return ErrorCode.NON_EMPTY_GROUP if is_used else ErrorCode.NONE
 
 
 def _is_stable(found: ClassicGroup) -> bool:
