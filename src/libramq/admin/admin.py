@@ -103,7 +103,7 @@ class Admin(AsyncClient):
     async def start(self) -> None:
         """Start; connections are made when they are needed."""
         if self._remotes is not None:
-            raise InvalidState("this admin is running already")
+            raise InvalidState("this admin runs already")
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         randomness = self._random or random.Random()  # Made late: forked children would share its state.
@@ -331,7 +331,7 @@ class Admin(AsyncClient):
 
     def _running(self) -> AsyncioRemotes:
         if self._remotes is None:
-            raise InvalidState("this admin is not running; use `async with` or await start()")
+            raise InvalidState("this admin does not run; use `async with` or await start()")
         self._remotes.require_loop("admin")
         return self._remotes
 
