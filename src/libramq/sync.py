@@ -30,8 +30,9 @@ class PushConsumer(BlockingClient[asynchronous_push_consumer.PushConsumer]):
     """Calls handlers with messages; see libramq.client.PushConsumer for the options.
 
     session_ms, max_processing_ms, instance_id and all others mean the same here. Plain functions, both
-    handlers and hooks, run on threads and may call its methods (except a handler `stop`). Coroutine functions
-    run on the consumer's own thread, where its methods are refused, because they would wait for themselves.
+    handlers and hooks, run on threads and may call its methods, but a handler must not call `stop`. Coroutine
+    functions run on the consumer's own thread, where its methods are refused, because they would wait for
+    themselves.
     """
 
     _advice = "make the handler or hook a plain function: it runs on a thread that may wait"

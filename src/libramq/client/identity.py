@@ -15,7 +15,8 @@ from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.transport.address import is_lookup, split_address, split_name_servers
 
-#: NameServerAddressUtils and ClientConfig: used if the program configures no name server.
+#: The environment variable that is used if the program configures no name server (NameServerAddressUtils,
+#: ClientConfig).
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 
 #: Ours: an instance name becomes part of a directory's name.

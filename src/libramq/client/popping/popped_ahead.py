@@ -209,7 +209,7 @@ class PoppedAhead:
         task.add_done_callback(self._giving_back.pop)
 
     async def aclose(self) -> None:
-        """Return messages popped ahead to the broker; if that takes too long, they stay invisible."""
+        """Return messages popped ahead; those that take too long reappear after their invisible time."""
         self.drop()
         try:
             if self._giving_back:

@@ -260,13 +260,13 @@ class HeldMessages:
 class PullCursor:
     """Marks where a queue is pulled next. `Pulling` moves it.
 
-    timer: for the next pull, if it is delayed. number: counts jumps of the cursor; answers to pulls before
-    the last one are ignored. sought_offset: where the program wants to begin, regardless of the committed
-    offset. last_stored_ms: the store time of the last pulled message, in this ownership or the previous one;
-    0 for none. handled_before: the highest offset handled in an earlier ownership. was_missing: the topic was
-    missing for a while, so its offsets may mean other messages now. accepts_damaged: the last pull returned a
-    body that does not match its checksum, and the next result is accepted as it is. end_offset: the end of
-    the queue, by the last answer.
+    timer: for the next pull, if it is delayed. number: counts the cursor's jumps; answers to pulls sent
+    before the last jump are ignored. sought_offset: where the program wants to begin, regardless of the
+    committed offset. last_stored_ms: the store time of the last pulled message, in this ownership or the
+    previous one; 0 for none. handled_before: the highest offset handled in an earlier ownership. was_missing:
+    the topic was missing for a while, so its offsets may mean other messages now. accepts_damaged: the last
+    pull returned a body that does not match its checksum, and the next result is accepted as it is.
+    end_offset: the end of the queue, by the last answer.
     """
 
     last_ms: MonotonicMs
