@@ -142,9 +142,9 @@ class LargeRequests:
                          none              ─► it waits; its connection is not served meanwhile
         it ends       ─► those that fit continue, one of each connection in turn
 
-    A body is decoded by a thread and applied in steps, interleaved with other requests. Twenty clients that
-    registered 50,000 topics each thus took 713 MB, because all bodies were decoded before the first was
-    applied. There are two lanes, so that usual requests do not wait for huge ones.
+    A body is decoded by a thread and applied in steps, interleaved with other requests. Without a limit,
+    twenty clients that registered 50,000 topics each took 713 MB, because all bodies were decoded before the
+    first was applied. There are two lanes, so that usual requests do not wait for huge ones.
     """
 
     def __init__(self) -> None:

@@ -99,7 +99,7 @@ class Lane:
         self.begin_at_once()
 
     def begin_at_once(self) -> None:
-        """Start a flush if one is due, after the flush under way but no other event."""
+        """Start a flush if one is due, after the flush under way, but without waiting for ready events."""
         if self.is_running:
             self._is_wanted = True
             return

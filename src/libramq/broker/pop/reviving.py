@@ -29,7 +29,7 @@ from libramq.store.rounds import Rounds
 
 log = get_logger(__name__)
 
-#: Ours: delay before reviving is tried again because the store accepts no messages.
+#: Ours: the delay before reviving is tried again after the store has refused messages.
 AGAIN_MS: Final = 100
 #: Ours: bytes of message bodies per append.
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -5,8 +5,8 @@ and the op topic, and how a start reads them.
     op topic     … "0,"   "1,"  │ "3,"   "5,"                    `op_offset`   │
 
 Both offsets are committed under CID_RMQ_SYS_TRANS, as by Apache's broker, so either broker continues with the
-other's open transactions. Everything behind them is kept in memory. A start reads it, some stretches at once
-and the others in rounds:
+other's open transactions. Everything behind them is kept in memory. A start reads it, the first stretches at
+once and the others in rounds:
 
     op topic    … the last 4,096, and all behind `op_offset`: ended transactions
     half topic  … behind `half_offset`: copies, which carry the original offsets of open half messages

@@ -48,8 +48,8 @@ UNIT: Final = struct.Struct(">qiq")
 BLANK_SIZE: Final = 0x7FFF_FFFF
 PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units; more are written at once.
 _LOAD_FILES = 3  # ConsumeQueue.recover looks at the last three.
-#: Ours: units are flushed at most a second after two pages of them are dirty; if files are small, the
-#: unflushed units may span more than three.
+#: Ours: at least this many of the last units are checked. Units are flushed at most a second after two pages
+#: of them are dirty; if files are small, the unflushed units may span more than three files.
 _LOAD_UNITS_MIN: Final = 50_000
 _LOAD_UNITS = 3_200
 #: Ours: the units in a page. Of ten thousand queues, most end in the first page of their last file.
