@@ -33,7 +33,7 @@ PARTITIONS_AT_ONCE_MAX: Final = 256
 #: Ours: the size of one answer's messages; by default clients accept 50 MiB in all, and 1 MiB a partition.
 BYTES_MAX: Final = 8 * 1024 * 1024
 
-#: Ours: portions of a topic's partitions that are looked up at once, at 10 µs each.
+#: Ours: topics that are looked up at once, at 10 µs each; of a topic with more partitions, portions of 100.
 _STEPS_AT_ONCE_MAX: Final = 16
 
 #: A topic, and the index of a partition.
