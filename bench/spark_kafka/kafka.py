@@ -18,7 +18,7 @@ from tests.interop.process import Process
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "bench-kafka"
 PYTHON = CACHE / "venv" / "bin" / "python"
-#: What is installed.
+#: The installed packages.
 STAMP = CACHE / "venv.ready"
 PYSPARK = "4.2.0"
 #: Includes LibraMQ's dependencies, so that one session can read both sources; its code is on the path.
