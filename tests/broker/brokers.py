@@ -103,12 +103,12 @@ class Conversation:
         self.tick()
 
     def tick(self) -> None:
-        """Run what is due now."""
+        """Run the work due now."""
         self.broker.engine.tick()
         self.performer.follow()
 
     def coordinate(self) -> None:
-        """Run what is due now, until nothing more is due."""
+        """Run due work until none is left."""
         engine = self.broker.engine
         self.performer.follow()
         while (due_ms := engine.next_due_ms) is not None and due_ms <= self.clock.monotonic_ms():

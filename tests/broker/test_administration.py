@@ -372,7 +372,7 @@ def test_messages_sent_and_not_committed_are_in_flight(talk, peer):
     commit(2)
     assert offsets() == [(0, 0), (2, 3)]
     commit(4)
-    assert offsets() == [(0, 0), (4, 4)], "never behind what is committed"
+    assert offsets() == [(0, 0), (4, 4)], "never before the committed offset"
     talk.pull(peer, queue_id=1, queue_offset=1, max_msg_nums=1)
     commit(1)
     assert offsets() == [(0, 0), (1, 2)], "after a reset the last pull counts"

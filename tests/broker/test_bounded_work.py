@@ -531,7 +531,7 @@ def test_a_member_that_does_not_read_is_notified_when_it_has_read(talk):
 
 
 def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeypatch):
-    """1,000 groups took 97 ms. A client that reconnects meanwhile stays a member of what it joins."""
+    """1,000 groups took 97 ms. A client that reconnects meanwhile stays a member of the groups it joins."""
     talk.broker.kernel.workload.begin_turn = turns_of(4)
     groups = [f"G{number}" for number in range(10)]
     for group in groups:

@@ -260,7 +260,7 @@ def test_a_pending_reset_sends_the_next_pull_there_and_later_commits_count(tmp_p
     talk = migrated(tmp_path, "{0:2}", peer)
     assert query(talk, peer) == 2
     talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(8))
-    assert query(talk, peer) == 2, "a commit of what was read before the reset"
+    assert query(talk, peer) == 2, "a commit of messages read before the reset"
     moved = talk.pull(peer, queue_offset=8)
     assert (moved.code, moved.remark) == (C.PULL_OFFSET_MOVED, "OFFSET_RESET")
     assert (moved.ext["nextBeginOffset"], moved.ext["minOffset"], moved.ext["maxOffset"]) == ("2", "0", "10")

@@ -289,7 +289,7 @@ def fast(tmp_path):
     fast = FastDisk(tmp_path)
     fast.send(Sender())
     fast.timers.come()
-    fast.threads.run_all()  # The first one begins a file, writes zeroes, and flushes a directory, too.
+    fast.threads.run_all()  # The first one begins a file, writes zeroes, and flushes a directory.
     assert fast.answers == [True]
     fast.answers.clear()
     yield fast

@@ -91,7 +91,7 @@ def test_the_metric_counts_what_waits_between_attempts_and_for_a_handler(failing
     fail_often(failing, peer, 2)
     failing.ask(peer, R.UPDATE_CONSUMER_OFFSET, header)
     metered.look()
-    assert metered.of(RETRIES) == 72  # One of them waits for a handler, too: it was not committed.
+    assert metered.of(RETRIES) == 72  # One of them also waits for a handler: it was not committed.
     header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic=RETRY, queue_id=0, commit_offset=1)
     failing.ask(peer, R.UPDATE_CONSUMER_OFFSET, header)
     metered.look()
@@ -278,7 +278,7 @@ def test_what_nobody_pops_in_order_any_more_or_is_acknowledged_fails_no_longer(f
 
 
 def test_pops_in_order_are_looked_at_in_steps(failing, peer):
-    """A table of 200,000 took 0.4 s each second, in which nobody was served."""
+    """A table of 200,000 blocked all other requests for 0.4 s each second."""
     orderly = Orderly(failing)
     failing.send(peer)
     orderly.pop()
@@ -289,7 +289,7 @@ def test_pops_in_order_are_looked_at_in_steps(failing, peer):
 
 
 def test_retries_are_summed_up_only_when_groups_are_checked(failing, peer, monkeypatch):
-    """Those of 10,000 groups take some 30 ms, in which nobody is served."""
+    """The retries of 10,000 groups take some 30 ms, during which no request is served."""
     retries, calls = failing.broker.members.retries, []
     waiting = retries.waiting
     monkeypatch.setattr(retries, "waiting", lambda: calls.append("called") or waiting())

@@ -488,7 +488,7 @@ def test_a_batch_acknowledges_the_messages_of_its_set_bits(broker: Conversation)
 
 
 def test_one_batch_may_name_a_check_point_twice_and_again(broker: Conversation):
-    """Each message of it is acknowledged once: in the journal, too, and not again by the next batch."""
+    """Each of its messages is acknowledged once, even in the journal, and not again by the next batch."""
     popper = Popper(broker)
     for number in range(10):
         broker.send(FakePeer(), body=b"%d" % number)
@@ -945,7 +945,7 @@ def test_a_full_disk_hands_out_nothing_and_loses_nothing(broker: Conversation):
 
 
 def test_what_is_not_in_memory_is_read_by_a_thread(tmp_path: Path):
-    """This holds for messages that are popped, and for those that become visible again."""
+    """This holds for popped messages and for messages that become visible again."""
     broker = Conversation(tmp_path)
     broker.create_topic("T", queues=1)
     sent(broker, b"a", b"b")

@@ -41,7 +41,7 @@ def pop(talk: Conversation, count: int = 32, *, queue_id: int = -1) -> list[str]
 
 
 def test_the_highest_priority_is_popped_first(talk: Conversation) -> None:
-    """Messages of one priority keep their order; those that come later with a higher one overtake."""
+    """Messages of one priority keep their order; later messages of a higher priority overtake."""
     create(talk)
     for _ in range(10):  # From queue to queue in turn, as other topics are popped, this would fail soon.
         sent = [send(talk, f"{number}", number) for number in (0, 2, 1, 2, 0, 3)]

@@ -126,7 +126,7 @@ def test_a_message_that_no_held_pull_matches_wakes_none(talk):
 
 
 def run_due(talk: Conversation) -> list[int]:
-    """Run what is due now, a turn at a time; return how many reads each turn makes."""
+    """Run due work, a turn at a time; return the number of reads in each turn."""
     reads, sizes = count_reads(talk), []
     while (due_ms := talk.broker.engine.next_due_ms) is not None and due_ms <= talk.clock.monotonic_ms():
         before = len(reads)

@@ -55,7 +55,7 @@ def test_a_message_is_found_by_the_unique_key_of_its_producer(talk: Conversation
 
 
 def test_an_unknown_key_finds_nothing(talk: Conversation) -> None:
-    """This holds before the first message, too."""
+    """This holds even before the first message."""
     assert query(talk, "k").code == C.QUERY_NOT_FOUND
     talk.send(FakePeer())
     assert query(talk, "k").code == C.QUERY_NOT_FOUND

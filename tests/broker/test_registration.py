@@ -189,7 +189,7 @@ def test_creating_a_topic_is_answered_once_all_name_servers_know_it(talk):
 def test_a_topic_that_is_created_once_more_is_registered_again(talk):
     """A send had made it again while it was deleted, and name servers had forgotten it afterwards.
 
-    Nobody could see the topic at this broker for half a minute, and its messages were not consumed.
+    Clients could not see the topic at this broker for half a minute, and its messages were not consumed.
     """
     peer = FakePeer()
     talk.answer_both()

@@ -140,7 +140,7 @@ async def test_offsets_of_a_coordinated_group_without_members_are_reset(tmp_path
 
 
 async def test_members_recover_from_a_fence_that_lost_its_claims(tmp_path: Path):
-    """Whatever the cause, members whose claims are refused report that after 2 s, and get others."""
+    """Members whose claims are refused for any reason report that after 2 s, and get other claims."""
     async with asyncio.timeout(60), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")

@@ -204,7 +204,7 @@ class Member:
         return find_answer(self.peer, self.pulling)
 
     def moved_to(self, offset: int) -> int | None:
-        """Pull; return where the broker moves the member, None if it answers with what is there."""
+        """Pull; return the offset the broker moves the member to, or None if it answers with messages."""
         reply = self.pull(offset)
         assert reply is not None
         return int(reply.ext["nextBeginOffset"]) if reply.code == C.PULL_OFFSET_MOVED else None

@@ -98,7 +98,7 @@ def test_its_messages_are_read_selected_and_sent_back_as_any_others(talk):
 
 @pytest.mark.usefixtures("topic")
 def test_our_producers_know_the_place_of_each_message_by_that_of_the_first(talk):
-    """The batch has no unique id of its own: Apache's brokers would give it to all in other topics."""
+    """The batch itself has no unique id: Apache's brokers would give it to all messages in other topics."""
     reply = sent(talk, items("a", "b", "c"), properties={"WAIT": "true"}, lb_inner=True)
     assert "batchUniqId" not in reply.ext
     assert reply.ext["lbInnerNum"] == "3"
@@ -127,7 +127,7 @@ def test_its_messages_are_found_by_their_keys_and_the_batch_by_its_own(talk):
 @pytest.mark.parametrize(
     ("batch", "fields", "count"),
     [
-        (items("a", "b"), {"properties": {}}, 2),  # Apache's broker, too, does so without an id of the batch.
+        (items("a", "b"), {"properties": {}}, 2),  # Apache's broker also does so without a batch id.
         (items("a", "b"), {"properties": {"UNIQ_KEY": ""}}, 2),  # As without one.
         (items("a", "b"), {"properties": {"MY_UNIQ_KEY": "1"}}, 2),
         (items("a", "b", POP_CK="0 1 1 0 0 broker-a 0 7"), {}, 2),

@@ -149,7 +149,7 @@ def test_a_group_is_served_by_the_expression_of_its_heartbeats(talk, peer):
 
 
 def test_who_is_ahead_of_its_heartbeat_is_not_served_unfiltered(talk, peer):
-    """Clients check only tags, so they would handle whatever is sent unfiltered."""
+    """Clients check only tags, so they would handle all unfiltered messages."""
     fill(talk, 1, 5)
     subscribed(talk, peer, sql())
     assert talk.pull(peer, sys_flag=0, sub_version=2).code == C.SUBSCRIPTION_NOT_LATEST
@@ -168,7 +168,7 @@ def test_a_group_with_an_expression_that_cannot_be_parsed(talk, peer):
 
 
 def test_a_group_that_returns_replaces_what_it_left(talk):
-    """This holds whatever its version, as no member is left whose expression would take precedence."""
+    """This holds for any version, as no member is left whose expression would take precedence."""
     fill(talk, 1, 5)
     alice = FakePeer()
     subscribed(talk, alice, sql("a > 3", version=9))

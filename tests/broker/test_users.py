@@ -405,7 +405,7 @@ def test_white_lists_exempt_requests_by_code(tmp_path: Path):
     send = int(R.SEND_MESSAGE_V2)
     secured = Secured(tmp_path, authentication_whitelist=frozenset({send}))
     assert secured.send(secured.peer).remark == "username cannot be null.", "it needs a permission"
-    assert secured.sends(ROOT).code == C.SUCCESS, "a signature is believed all the same"
+    assert secured.sends(ROOT).code == C.SUCCESS, "a signature is still accepted"
     secured.close()
     codes = frozenset({send})
     secured = Secured(tmp_path, authentication_whitelist=codes, authorization_whitelist=codes)

@@ -55,7 +55,7 @@ class Fetcher:
             self.seen[message.body] += 1
 
     async def handled(self):
-        """Fetch batches until no message arrives any more; return how many arrived."""
+        """Fetch batches until no more messages arrive; return their number."""
         count = 0
         while taken := await self.consumer.getmany(timeout_ms=500):
             for messages in taken.values():
@@ -77,7 +77,7 @@ async def test_a_member_that_joins_takes_half_and_no_message_comes_twice(home, w
             group.create_task(second.run())
             await watch.until(
                 lambda: len(second.owned) >= QUEUES // 2 - 1
-            )  # One may wait for what is in hand.
+            )  # One may wait for messages in hand.
             first.block.set()
             await watch.until(lambda: len(first.owned) == len(second.owned) == QUEUES // 2)
             await home.send(20)

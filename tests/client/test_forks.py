@@ -215,7 +215,7 @@ def test_every_call_is_refused_in_a_forked_child(cluster):
 
 
 def test_a_new_client_works_in_a_forked_child(cluster):
-    """It has threads and connections of its own."""
+    """It has its own threads and connections."""
     namesrv, _ = cluster
     with sync.Producer(namesrv=namesrv.address) as producer:
         producer.send(Message("T", b"parent"))

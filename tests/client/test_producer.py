@@ -101,7 +101,7 @@ async def test_a_batch_of_two_topics_is_refused(namesrv):
 
 
 async def test_a_oneway_send_expects_no_answer(namesrv, broker, until):
-    """The message is stored all the same."""
+    """The message is stored nevertheless."""
     async with producer(namesrv) as sender:
         await sender.send_oneway(Message("T", b"x"))
         await until(lambda: stored(broker))
@@ -122,7 +122,7 @@ async def test_many_messages_travel_in_few_requests(namesrv, broker):
 
 
 async def test_messages_for_a_queue_stay_in_order(namesrv, broker):
-    """So do those that were passed on before the route was known."""
+    """So do messages sent before the route was known."""
     queue = MessageQueue("T", "a", 1)
     async with producer(namesrv) as sender:
         for number in range(3000):
@@ -155,7 +155,7 @@ async def test_stopping_sends_waiting_messages(namesrv, broker):
 
 @pytest.mark.parametrize("linger_ms", [1, 3_600_000])
 async def test_the_buffer_is_bounded(namesrv, broker, linger_ms):
-    """There is room again when the broker has answered; no batch waits for more while nobody sends."""
+    """There is room again when the broker has answered; without further sends no batch waits for more."""
     async with producer(namesrv, buffer_bytes_max=10_000, linger_ms=linger_ms) as sender:
         await sender.publish_queues("T")
         for _ in range(10):

@@ -192,7 +192,7 @@ async def test_queues_that_were_chosen_do_not_wait_for_each_other(namesrv, broke
 
 
 async def test_what_follows_a_refused_batch_is_stored_behind_what_is_sent_again(fastidious, monkeypatch):
-    """Messages for a chosen queue, those of one group for example, keep their order whatever is refused."""
+    """Messages for a chosen queue, for example of one group, keep their order despite refusals."""
     monkeypatch.setattr(Accumulator.__init__, "__defaults__", (1 << 20, 4))
     broker, namesrv = fastidious
     failed = []

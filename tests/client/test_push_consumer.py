@@ -230,7 +230,7 @@ async def test_retried_messages_have_their_original_topic(namesrv, broker, watch
 
 
 async def test_each_topic_has_its_handler(namesrv, broker, watch):
-    """Each has its own tags, too."""
+    """Each also has its own tags."""
     broker.topics["U"] = 1
     broker.put("T", 0, b"t", "TAGS\x01a\x02")
     broker.put("U", 0, b"not", "TAGS\x01b\x02")

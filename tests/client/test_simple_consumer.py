@@ -65,7 +65,7 @@ async def received(consumer, count, **options) -> list[MessageExt]:
 
 
 async def test_messages_are_received_once_until_they_are_acknowledged(one):
-    """Two consumers of a group share a topic message by message. Another group gets all messages, too."""
+    """Two consumers of a group share a topic message by message. Another group also gets all messages."""
     await fill(one.namesrv, *[b"%d" % number for number in range(10)])
     async with simple(one) as first, simple(one) as second:
         messages = await received(first, 4) + await received(second, 6)
@@ -207,7 +207,7 @@ async def test_one_call_acknowledges_messages_of_several_pops(one):
 
 
 async def test_what_is_not_acknowledged_is_redelivered_after_its_time(one):
-    """The redelivered message has its number of attempts and a handle of its own."""
+    """The redelivered message has its number of attempts and its own handle."""
     await fill(one.namesrv, b"lost")
     async with simple(one) as consumer:
         (lost,) = await received(consumer, 1, invisible_ms=1)
@@ -253,7 +253,7 @@ async def test_a_receive_waits_for_messages(one):
 
 
 async def test_several_brokers_and_topics_are_queried_in_turn():
-    """Any of them may have messages. A topic that was unsubscribed is not popped any more."""
+    """Any of them may have messages. An unsubscribed topic is no longer popped."""
     async with Broker(brokers=2) as two, Producer(group="P", namesrv=two.namesrv) as producer:
         for topic in ("One", "Two"):
             await producer.send(Message(topic, topic.encode()))

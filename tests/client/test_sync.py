@@ -434,7 +434,7 @@ def test_a_coroutine_that_will_not_be_cancelled_hangs_nobody(cluster):
 
 
 def test_a_blocking_consumer_fetches_and_commits(cluster):
-    """It fetches batches, single messages, and after a seek. What is in hand at the end is committed."""
+    """It fetches batches, single messages, and after a seek. Messages in hand at the end are committed."""
     namesrv, broker = cluster
     for number in range(6):
         broker.put("T", 0, b"%d" % number)

@@ -105,7 +105,7 @@ def test_the_last_other_master_is_absent_and_then_its_slave_goes_too():
 
 
 def test_a_master_that_is_reached_is_not_absent():
-    """This holds whatever name servers report: it may have lost only its connection to them."""
+    """This holds regardless of name servers: it may have lost only its connection to them."""
     view = view_of("2")
     assert not view.brokers_reported(brokers(slave_of="2"), linked=("2",))
     assert (view.names, view.absent) == (["1", "2"], set())

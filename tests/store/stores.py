@@ -114,7 +114,7 @@ def clean(store: MessageStore, retention: Retention, *, hour: int = 12) -> int:
 
 
 def remove_old_files(store: MessageStore, count_max: int = 10) -> int:
-    """Remove the oldest files whatever their age.
+    """Remove the oldest files regardless of age.
 
     All but the last one if that many may be removed at once.
     """

@@ -115,7 +115,7 @@ def test_a_reader_that_unwraps_gets_the_batches_of_rocketmq_alone_as_they_are_st
     assert (bodies, found.next_offset) == ([b"y", b"e", b"f"], 8), "its messages come one by one"
     found = store.read("T", 0, 7, 100, may_be_wrapped=True)
     assert b"".join(found.data) == log[results[3].physical_offset : results[3].end]
-    assert store.read("T", 0, 0, 1, may_be_wrapped=True).next_offset == 3, "whole, whatever the limit"
+    assert store.read("T", 0, 0, 1, may_be_wrapped=True).next_offset == 3, "whole, despite the limit"
     selected = store.read("T", 0, 0, 100, None, frozenset({tag_code("z")}), may_be_wrapped=True)
     assert selected.status is ReadStatus.NO_MATCHED_MESSAGE
     store.close()
@@ -325,7 +325,7 @@ def test_queues_are_built_again_from_the_log_alone(tmp_path):
 
 @pytest.mark.parametrize("number", [-1, 2**63 - 2, 2**63 - 1])
 def test_a_unit_with_an_impossible_number_is_none_and_built_from_the_log(tmp_path, number):
-    """Somebody has edited the file."""
+    """The file was edited by hand."""
     store = open_batched(tmp_path)
     store.append_batch([batch("a", "b", "c"), message("d"), batch("e", "f")])
     store.close()

@@ -367,7 +367,7 @@ def test_a_tag_code_in_a_lost_extension_is_no_damage_and_matches_any_tag(tmp_pat
     wanted = frozenset({tag_code("C")})
     found = store.read("T", 0, 0, 32, tag_codes=wanted)
     assert [decoded.body for decoded in decode_records(b"".join(found.data))] == [b"a", b"c"]
-    assert store.tag_codes("T", 0, 0, end=3) is None, "nobody knows without reading"
+    assert store.tag_codes("T", 0, 0, end=3) is None, "unknown without reading"
     assert store.tag_codes("T", 0, 1, end=3) == {tag_code("B"), tag_code("C")}
     store.close()
     report = check(tmp_path)

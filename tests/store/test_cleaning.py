@@ -91,7 +91,7 @@ def test_files_are_deleted_by_age_and_queues_begin_with_what_is_left(tmp_path: P
     assert clean(store, Retention(), hour=5) == 0
     assert clean(store, Retention(), hour=4) == 2
     assert names(tmp_path, "commitlog") == starts[2:]
-    assert names(tmp_path, "consumequeue/T/0")[0] == 200, "numbers 0 to 9 have no message any more"
+    assert names(tmp_path, "consumequeue/T/0")[0] == 200, "numbers 0 to 9 no longer have messages"
     first = store.min_offset("T", 0)
     assert 10 < first < 20
     assert [body[:3] for body in bodies(store)] == [b"%03d" % number for number in range(first, 60)]

@@ -72,7 +72,7 @@ class Busy(LocalFileSystem):
 
 
 class Broker:
-    """A store with random operations; it remembers what was sent to each queue, by number."""
+    """A store with random operations; it remembers the messages sent to each queue by number."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.random = random.Random(seed)

@@ -124,7 +124,7 @@ def test_where_none_failed_but_some_could_not_be_opened_the_plan_may_be_run_agai
 
 
 class QueuesClosed(Disk):
-    """A disk where the files of queues cannot be opened any more, once `is_closed` is set."""
+    """A disk where queue files can no longer be opened once `is_closed` is set."""
 
     is_closed = False
 

@@ -65,7 +65,7 @@ LOSSES: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
-#: Without a whole file nobody knows what size they had.
+#: The lost files. If all are lost, no complete file shows their size.
 SOME = [(0,), (1,), (2,), (3,), (1, 2), (0, 2), (0, 3), (2, 3)]
 CASES = [(how, lost) for how in LOSSES for lost in (*SOME, (0, 1, 2, 3)) if how != "cut" or lost in SOME]
 

@@ -513,7 +513,7 @@ def test_a_pull_that_is_fenced_after_our_opening_was_answered_goes_out_again():
 
 def test_a_coordinator_with_an_old_epoch_costs_no_queues():
     """It was away and does not know that another one has granted since; that counts only if the fence has
-    forgotten it, too.
+    also forgotten it.
     """
     talk = Member().member()
     talk.polled(assigned(q(0), epoch=9))

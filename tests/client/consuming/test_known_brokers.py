@@ -32,7 +32,7 @@ def test_a_granted_queue_of_an_unrouted_broker_causes_a_route_query():
 
 
 def reading():
-    """Return a member that reads a queue of broker a, which no route has any more."""
+    """Return a member that reads a queue of broker a, which is no longer in any route."""
     talk = Member(persist_ms=100).holding(q(0))
     talk.routes(**{"T": route(4, brokers=("a", "b")), "%RETRY%g": route(1, brokers=("b",))})
     talk.pulled(q(0), found(0))

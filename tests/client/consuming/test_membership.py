@@ -61,7 +61,7 @@ def test_a_broker_without_coordinators_ends_the_membership():
 
 
 def test_a_broker_that_does_not_know_group_find_has_no_coordinator():
-    """This holds whatever its heartbeat announced."""
+    """This holds regardless of its heartbeat's answer."""
     talk = Member().looking()
     talk.found_group(refusal(3, "not supported"))
     assert len(talk.of(rq.FetchConsumerList)) == 1
@@ -315,7 +315,7 @@ def test_a_heartbeat_that_is_denied_again_and_again_is_logged_once(caplog):
 
 
 def test_a_join_names_the_chosen_strategy():
-    """It has the name of a static member, too."""
+    """The join also has the name of a static member."""
     talk = Member(group_strategy="AVG_BY_CIRCLE", instance_id="left").looking()
     talk.found_group()
     assert (talk.question.body.strategy, talk.question.header.lb_instance) == ("AVG_BY_CIRCLE", "left")

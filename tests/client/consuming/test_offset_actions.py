@@ -24,7 +24,7 @@ def start(consume_from, topic, committed, since_ms=0):
 @pytest.mark.parametrize("committed", [0, 17])
 @pytest.mark.parametrize("since_ms", [0, SINCE_MS])
 def test_a_committed_offset_always_wins(consume_from, topic, committed, since_ms):
-    """Zero is an offset, too."""
+    """Zero is a valid offset."""
     assert start(consume_from, topic, committed, since_ms) == committed
 
 

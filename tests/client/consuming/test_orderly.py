@@ -45,7 +45,7 @@ def succeed(talk):
 
 
 def test_a_queue_is_locked_before_anything_else():
-    """One request covers all queues of a broker. Those that are granted are owned, and their offsets are
+    """One request covers all queues of a broker. Granted queues are owned, and their offsets are
     fetched.
     """
     talk = InOrder().joined(2)

@@ -227,7 +227,7 @@ def test_a_dead_broker_is_retried_once_a_second_for_ever():
 
 
 def test_the_member_list_is_fetched_from_a_broker_that_answers():
-    """One dead broker does not stop the rebalance of a topic that other brokers have, too."""
+    """One dead broker does not stop the rebalance of a topic that other brokers also have."""
     talk = Conversation()
     talk.start()
     talk.routes(T=route(1, brokers=("a", "b")))

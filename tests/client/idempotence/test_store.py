@@ -121,7 +121,7 @@ def test_memory_forgets_the_oldest():
 
 
 def test_a_claim_in_sqlite_expires_with_its_lease(tmp_path, clock):
-    """What is done is kept for as long as configured, also by another process."""
+    """Finished keys are kept for the configured time, even for another process."""
     path = tmp_path / "handled.db"
     dead = SqliteStore(path, lease_ms=LEASE_MS, keep_ms=KEEP_MS, clock=clock)
     dead.claim(["a", "b"], "dead")
@@ -167,7 +167,7 @@ def test_sqlite_removes_expired_entries(tmp_path, clock):
 
 
 def test_two_processes_share_a_sqlite_file(tmp_path):
-    """Each has a connection of its own."""
+    """Each has its own connection."""
     first, second = (SqliteStore(tmp_path / "handled.db") for _ in range(2))
     assert first.claim(["a"], "one") == [ClaimResult.NEW]
     assert second.claim(["a"], "two") == [ClaimResult.BUSY]

@@ -24,7 +24,7 @@ def test_several_are_queried_at_once_and_then_for_a_second_each():
 
 
 def test_without_waiting_each_is_queried_once():
-    """This holds for a single broker, too."""
+    """This also holds for a single broker."""
     assert [PopRound([ONE], now_ms=0, await_ms=0).next(0)] == [(ONE, 0)]
     pops = PopRound([ONE, TWO], now_ms=0, await_ms=0)
     assert [pops.next(0) for _ in range(3)] == [(ONE, 0), (TWO, 0), None]

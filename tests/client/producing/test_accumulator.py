@@ -102,7 +102,7 @@ def text_of(unique_id):
     st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=255), st.sampled_from([2, 32, 56, 220])
 )
 def test_bodies_are_encoded_as_items_with_an_id_each(bodies, id_length):
-    """The properties are those of a message that is encoded by itself, whatever the lengths."""
+    """The properties equal those of a message encoded alone, for all lengths."""
     ids = unique_ids(bodies, Numbers(id_length))
     assert len(set(ids)) == len(bodies)
     expected = [encode_batch_item(0, body, text_of(each)) for body, each in zip(bodies, ids, strict=True)]
@@ -143,7 +143,7 @@ def test_anything_but_a_body_of_bytes_is_encoded_when_it_is_passed():
 
 
 def test_the_size_of_a_body_is_never_underestimated():
-    """Batches keep within their limits, with the ids of IPv6 addresses, too."""
+    """Batches keep within their limits, even with the ids of IPv6 addresses."""
     for length in (32, 56):
         ids = Numbers(length).many(1)
         assert len(encode_contents([b"body"], ids)) <= content_bytes(b"body") == 4 + PLAIN_ITEM_BYTES

@@ -83,7 +83,7 @@ def test_some_messages_travel_alone(message, word):
 
 
 def test_a_batch_goes_to_one_topic():
-    """An empty batch is refused, too."""
+    """An empty batch is also refused."""
     with pytest.raises(InvalidMessage, match="one topic"):
         check_batch([Message("T", b"x"), Message("U", b"x")])
     with pytest.raises(InvalidMessage, match="at least one"):

@@ -50,7 +50,7 @@ def test_read_and_write_queue_counts_are_kept_apart():
 
 
 def test_an_ordered_topic_has_exactly_the_queues_listed():
-    """orderTopicConf takes precedence over queue data, and has an order of its own."""
+    """orderTopicConf takes precedence over queue data, and has its own order."""
     data = TopicRouteData(order_topic_conf="b:1;a:2", queue_datas=route(8).queue_datas)
     info = publish_info("T", data)
     assert info.ordered

@@ -29,7 +29,7 @@ Seen = set[tuple[type[ev.Event], State, State]]
 
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
-    """Record every transition of every group, and refuse those that the table does not have."""
+    """Record every transition of every group, and refuse transitions missing from the table."""
     seen: Seen = set()
     handle = transitions.handle
 
