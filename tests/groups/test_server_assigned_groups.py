@@ -169,12 +169,12 @@ def test_members_that_another_coordinator_gave_other_queues_query_again():
     cluster.ask("alice", "bob")
     here, elsewhere = cluster.brokers.values()
     copy = next(iter(elsewhere.tables.updates(lambda _: True)))
-    assert here.given_otherwise(copy) == set(), "an older copy of its own"
+    assert here.reassigned_members(copy) == set(), "an older copy of its own"
     cluster.queues["T"] = [queue for queue in cluster.queues["T"] if queue.broker_name == B]
     elsewhere.adopt("g")
     elsewhere.ask("g", "bob", "T", "AVG", now_ms=cluster.now_ms)
     (table,) = elsewhere.tables.updates(lambda _: True)
-    assert here.given_otherwise(table) == {"bob"}
+    assert here.reassigned_members(table) == {"bob"}
     assert here.have_query("g", ["bob"]).ask_again == {"bob": 1}
     assert here.tables.version("g") == copy.version, "nothing was assigned"
 

@@ -152,7 +152,7 @@ class ServerAssignedGroups:
         self.tables.take(update)
         return update
 
-    def given_otherwise(self, table: AssignmentUpdate) -> set[str]:
+    def reassigned_members(self, table: AssignmentUpdate) -> set[str]:
         """Return the members of a group coordinated here to which another broker assigned other queues."""
         if table.broker_name == self._own:
             return set()  # An older copy of this broker's table.

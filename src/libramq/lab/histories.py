@@ -30,7 +30,7 @@ Topics = frozenset[str]
 
 
 class Departure(StrEnum):
-    """How a member leaves.
+    """A member's way of leaving.
 
     LEFT: it stops gracefully. CRASHED: its process is killed, and its connection ends. LOST: it falls silent
     because its machine or network has failed, or it is frozen.

@@ -30,8 +30,8 @@ _ALIKE_MIN: Final = 24
 _HEXADECIMAL: Final = b"0123456789ABCDEF"
 #: Properties that the broker refuses, replaces or removes.
 _SPECIAL: Final = tuple(
-    word.encode()
-    for word in (
+    name.encode()
+    for name in (
         p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, p.CLUSTER, p.MSG_REGION, p.TRACE_ON, "INNER_",
         p.RETRY_TOPIC, p.DLQ_ORIGIN_TOPIC,
     )
@@ -241,4 +241,4 @@ def _differ_in_ids_alone(properties: Sequence[bytes]) -> bool:
 
 def _has_special(properties: bytes) -> bool:
     # Half of a regular expression's time.
-    return any(word in properties for word in _SPECIAL) or bool(properties.translate(None, _NO_CONTROLS))
+    return any(name in properties for name in _SPECIAL) or bool(properties.translate(None, _NO_CONTROLS))

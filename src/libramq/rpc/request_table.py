@@ -60,7 +60,7 @@ CONFIG_BODY_BYTES_MAX: Final = 64 * 1024
 
 
 class AtSlave(Enum):
-    """How a slave serves a request; `slave_requests.py` has the refusals and the rules."""
+    """A slave's way of serving a request; `slave_requests.py` has the refusals and the rules."""
 
     SERVE = auto()
     SERVE_IF_READABLE = auto()  # slaveReadEnable

@@ -190,8 +190,8 @@ def _known(properties: Mapping[str, str]) -> Mapping[str, str]:
 
 def _value(name: str, text: str) -> object:
     if not isinstance(OPTIONS[name].default, bool):
-        is_word = name in ("tls.server.mode", "tls.server.need.client.auth", "tls.verify")
-        return (text.lower() or OPTIONS[name].default) if is_word else text
+        is_choice = name in ("tls.server.mode", "tls.server.need.client.auth", "tls.verify")
+        return (text.lower() or OPTIONS[name].default) if is_choice else text
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"{name}={shown(text)}; true or false is allowed")
     return text.lower() == "true"

@@ -327,21 +327,21 @@ class SlaveRoutes:
         self._ask = ask
         self._name_server = name_server
         self._known: dict[str, tuple[MonotonicMs, list[MessageQueue]]] = {}
-        self._asked: set[str] = set()
+        self._pending: set[str] = set()
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         """Return all readable queues of a topic, sorted, or None while they are unknown."""
         since_ms, queues = self._known.get(topic, (None, []))
         if since_ms is not None and self._clock.monotonic_ms() - since_ms < KNOWN_MS:
             return queues
-        if topic not in self._asked and len(self._asked) < ROUTES_MAX:
-            self._asked.add(topic)
+        if topic not in self._pending and len(self._pending) < ROUTES_MAX:
+            self._pending.add(topic)
             answered = partial(self._answered, topic)
             self._ask(Question(self._name_server(), topic_route(topic), answered, ANSWER_MS_MAX))
         return queues or None
 
     def _answered(self, topic: str, route: TopicRouteData | LibraError) -> None:
-        self._asked.discard(topic)
+        self._pending.discard(topic)
         if isinstance(route, LibraError):
             return
         if len(self._known) >= ROUTES_MAX:

@@ -147,7 +147,7 @@ class Assigner:
         for table in tables:
             if table.group not in self._groups:
                 self._groups.tables.offer(table)
-            elif misled := self._groups.given_otherwise(table):
+            elif misled := self._groups.reassigned_members(table):
                 self._misled.setdefault(table.group, set()).update(misled)
                 self.changed(table.group)
 

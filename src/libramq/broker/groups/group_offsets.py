@@ -29,7 +29,7 @@ COPIES_MAX: Final = 100_000
 
 
 class Exchange(NamedTuple):
-    """What a coordinator and a queue's broker exchange about a group; see `PeerOffsetsBody`."""
+    """The data that a coordinator and a queue's broker exchange about a group; see `PeerOffsetsBody`."""
 
     group: str
     commits: Mapping[MessageQueue, int] = {}
@@ -143,12 +143,12 @@ class GroupOffsets:
         """Look up offsets of queues at other brokers; queues: None: all of the group's."""
         names = self._others.names()
         wanted = list(queues) if queues is not None else None
-        asked = [
+        queried = [
             name for name in names if wanted is None or any(queue.broker_name == name for queue in wanted)
         ]
         offsets: dict[MessageQueue, int] = {}
-        silent = {queue.broker_name for queue in wanted or ()} - set(asked)
-        waiting = set(asked)
+        silent = {queue.broker_name for queue in wanted or ()} - set(queried)
+        waiting = set(queried)
 
         def finish() -> None:
             copies = self._copies.get(group, {})
@@ -173,12 +173,12 @@ class GroupOffsets:
             if not waiting:
                 finish()
 
-        undelivered = {name: self._undelivered(group, name) for name in asked}
-        for name in asked:
+        undelivered = {name: self._undelivered(group, name) for name in queried}
+        for name in queried:
             own = [queue for queue in wanted or () if queue.broker_name == name]
             what = Exchange(group, commits=undelivered[name], queues=own, is_all=wanted is None)
             self._others.exchange(name, what, partial(answered, name))
-        if not asked:
+        if not queried:
             finish()
 
     def remove(self, group: str, queues: Sequence[MessageQueue]) -> None:

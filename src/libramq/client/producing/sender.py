@@ -160,7 +160,7 @@ class Sender:
     ) -> None:
         """Send a timer message if the broker has timers: others would deliver it at once."""
 
-        asked_ms = self._clock.monotonic_ms()
+        began_ms = self._clock.monotonic_ms()
 
         def known(version: int | LibraError) -> None:
             if isinstance(version, LibraError):
@@ -175,7 +175,7 @@ class Sender:
                 self._failed(prepared, attempts, error, sent)
             else:
                 self._have_timers.add(address)
-                left_ms = attempt.timeout_ms - (self._clock.monotonic_ms() - asked_ms)
+                left_ms = attempt.timeout_ms - (self._clock.monotonic_ms() - began_ms)
                 self._try(prepared, attempts, Attempt(attempt.queue, max(1, left_ms)), sent)
 
         self._ask_version(address, known, attempt.timeout_ms)

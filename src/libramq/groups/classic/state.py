@@ -106,7 +106,7 @@ class ClassicMember:
         return self.instance_id or self.member_id
 
     @property
-    def heard_ms(self) -> MonotonicMs:
+    def last_seen_ms(self) -> MonotonicMs:
         """Return the time of the member's last sign of life."""
         return self.expires_ms - self.session_ms
 

@@ -73,7 +73,7 @@ class ModernMember:
         return self.assigned | self.revoking if self.revoking else self.assigned
 
     @property
-    def heard_ms(self) -> MonotonicMs:
+    def last_seen_ms(self) -> MonotonicMs:
         """Return the time of the member's last sign of life."""
         return self.expires_ms - SESSION_MS
 

@@ -424,7 +424,7 @@ class ClassicRebalances(Rebalances[ClassicGroup]):
         for name, member in known.members.items():
             if name not in current:
                 reason = _why_gone(member, left, now.monotonic_ms)
-                at_ms = member.heard_ms if reason is Reason.SESSION_EXPIRED else now.monotonic_ms
+                at_ms = member.last_seen_ms if reason is Reason.SESSION_EXPIRED else now.monotonic_ms
                 known.observed.reads_only(name, (), at_ms)
                 known.causes.setdefault(reason, []).append(name)
         newcomers = [name for name in current if name not in known.members]

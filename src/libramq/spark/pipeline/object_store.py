@@ -53,7 +53,10 @@ REQUEST_SECONDS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """Where S3 is; a plain value that can be sent to workers. None: AWS's default, or the environment's."""
+    """The location of an S3 store; a plain value that can be sent to workers.
+
+    None: AWS's default, or the environment's.
+    """
 
     endpoint: str | None = None
     region: str | None = None

@@ -205,7 +205,7 @@ _LATEST: Final = Boundary(side="starting", default=LATEST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How to reach the servers; hashable, because it is the key of cached connections."""
+    """The addresses and access of the servers; hashable, because it is the key of cached connections."""
 
     namesrv: tuple[str, ...]
     group: str = GROUP_DEFAULT

@@ -80,7 +80,7 @@ class EscapingLevels:
         if window is None:
             window, next_ms = self._open(level, now_ms)
         if window is not None:
-            if self._is_given_up(window, REFUSALS_MAX) and self._pass_by(level, window):
+            if self._is_abandoned(window, REFUSALS_MAX) and self._pass_by(level, window):
                 next_ms = now_ms + SOON_MS
             else:
                 self._masters.send(window, self._outgoing, partial(self._accepted, level, window))
@@ -121,7 +121,7 @@ class EscapingLevels:
 
     # Overtaken messages.
 
-    def _is_given_up(self, window: Window, refusals_max: int) -> bool:
+    def _is_abandoned(self, window: Window, refusals_max: int) -> bool:
         """Return whether other masters refuse, or cannot take, every message left in a window."""
         return not window.awaited and all(
             window.refusals.get(place, 0) >= refusals_max or self._masters.has(_topic(message)) is False
@@ -159,7 +159,7 @@ class EscapingLevels:
                 return
             window = self._again[level] = Window(messages, 0)
             window.refusals = dict.fromkeys(range(len(messages)), REFUSALS_MAX)  # Already logged.
-        if self._is_given_up(window, REFUSALS_MAX + 1):
+        if self._is_abandoned(window, REFUSALS_MAX + 1):
             del self._again[level]
             self._ready()
         else:

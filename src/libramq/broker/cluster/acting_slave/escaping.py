@@ -36,7 +36,7 @@ from libramq.store.rounds import Rounds
 #: Ours: the pause in sending after a master has asked for the offsets, unless it registers earlier.
 PAUSE_MS: Final = 60_000
 #: Ours: the interval at which a waiting master repeats its query: ReturningMaster.AGAIN_MS and an answer.
-ASKED_MS: Final = 5_000
+QUERY_INTERVAL_MS: Final = 5_000
 #: Ours: how long the record of sent messages, and a slot sent in part, are kept for a master to ask about
 #: (ReturningMaster.WAIT_MS_MAX).
 KEPT_MS: Final = 30_000
@@ -81,7 +81,7 @@ class Escaping:
         self._rounds = Rounds(files.store, kernel, self._act, again_ms=AGAIN_MS)
         self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
         self._paused_until_ms = self._clock.monotonic_ms()
-        self._asked_until_ms = self._kept_until_ms = self._paused_until_ms
+        self._queried_until_ms = self._kept_until_ms = self._paused_until_ms
         self._was_acting = False
         self._masters = OtherMasters(
             kernel, ask, config=config, name_server=lambda: slave.answered_last, ready=self._soon
@@ -100,7 +100,7 @@ class Escaping:
     def pause(self) -> bool:
         """Stop sending for a while, as a master is back; return whether answers are still pending."""
         now_ms = self._clock.monotonic_ms()
-        self._paused_until_ms, self._asked_until_ms = now_ms + PAUSE_MS, now_ms + ASKED_MS
+        self._paused_until_ms, self._queried_until_ms = now_ms + PAUSE_MS, now_ms + QUERY_INTERVAL_MS
         return self.is_awaiting
 
     @property
@@ -181,7 +181,7 @@ class Escaping:
         The log may be copied again by then: a returning master asks later and waits for the rest. A master
         that was never gone asks nothing and has delivered it.
         """
-        if now_ms < self._asked_until_ms or not self._slave.is_copying:
+        if now_ms < self._queried_until_ms or not self._slave.is_copying:
             for part in (self._timers, self._pops):
                 if part.act(is_ending=True):
                     self._rounds.by(now_ms + SOON_MS)

@@ -113,7 +113,7 @@ class OtherMasters:
         self._name_server = name_server
         self._ready = ready
         self._routes: dict[str, tuple[MonotonicMs, list[tuple[str, int]]]] = {}
-        self._asked_routes: set[str] = set()
+        self._pending_routes: set[str] = set()
         self._reported: set[str] = set()
         self._turn = 0
 
@@ -161,16 +161,16 @@ class OtherMasters:
 
     def _queues(self, topic: str, now_ms: MonotonicMs) -> list[tuple[str, int]]:
         """Return the queues of a topic at other masters, once they are known."""
-        asked_ms, queues = self._routes.get(topic, (None, []))
-        is_new = asked_ms is None or now_ms - asked_ms >= (ROUTE_MS if queues else AGAIN_MS)
-        if is_new and topic not in self._asked_routes:
-            self._asked_routes.add(topic)
+        queried_ms, queues = self._routes.get(topic, (None, []))
+        is_new = queried_ms is None or now_ms - queried_ms >= (ROUTE_MS if queues else AGAIN_MS)
+        if is_new and topic not in self._pending_routes:
+            self._pending_routes.add(topic)
             routed = partial(self._routed, topic)
             self._ask(Question(self._name_server(), topic_route(topic), routed, ANSWER_MS_MAX))
         return queues
 
     def _routed(self, topic: str, route: TopicRouteData | LibraError) -> None:
-        self._asked_routes.discard(topic)
+        self._pending_routes.discard(topic)
         now_ms = self._clock.monotonic_ms()
         queues = [] if isinstance(route, LibraError) else self._others(route)
         if len(self._routes) >= ROUTES_MAX:

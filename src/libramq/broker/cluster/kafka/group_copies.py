@@ -186,7 +186,7 @@ class GroupLoad:
         self._peers = peers
         #: Brokers that may still have our groups; None until the cluster is known.
         self._awaited: dict[str, None] | None = None
-        self._asked: set[str] = set()
+        self._pending: set[str] = set()
         self._until_ms = MonotonicMs(0)
         self._due = peers.deadlines.new(self._ask, "load of groups")
 
@@ -218,13 +218,13 @@ class GroupLoad:
             self._awaited = {}
             return
         call = peer_calls.ask_handover(PeerHandoverBody(broker_name=self._peers.view.own_name))
-        for name in [each for each in self._awaited if each not in self._asked]:
-            self._asked.add(name)
+        for name in [each for each in self._awaited if each not in self._pending]:
+            self._pending.add(name)
             self._peers.ask_broker(name, call, partial(self._answered, name))
         self._due.at(now_ms + AGAIN_MS)
 
     def _answered(self, name: str, outcome: bool | LibraError) -> None:
-        self._asked.discard(name)
+        self._pending.discard(name)
         # A broker of an older release does not answer; it hands over when it sees this one.
         if (outcome is True or isinstance(outcome, RequestCodeNotSupported)) and self._awaited is not None:
             self._awaited.pop(name, None)

@@ -19,7 +19,7 @@ from libramq.wire.kafka.schema import (
 )
 
 #: The authorized operations if a client did not request them.
-NOT_ASKED = -(1 << 31)
+NOT_REQUESTED = -(1 << 31)
 #: The id of a topic that does not exist, or is requested by name.
 NO_ID: Final = bytes(16)
 
@@ -69,7 +69,7 @@ class MetadataTopic(Message, frozen=True, kw_only=True):
     topic_id: Annotated[Uuid, Versions(10)] = NO_ID
     is_internal: Annotated[Boolean, Versions(1)] = False
     partitions: tuple[MetadataPartition, ...] = ()
-    topic_authorized_operations: Annotated[Int32, Versions(8)] = NOT_ASKED
+    topic_authorized_operations: Annotated[Int32, Versions(8)] = NOT_REQUESTED
 
 
 class MetadataResponse(Message, frozen=True, kw_only=True):
@@ -80,5 +80,5 @@ class MetadataResponse(Message, frozen=True, kw_only=True):
     cluster_id: Annotated[NullableString, Versions(2)] = None
     controller_id: Annotated[Int32, Versions(1)] = -1
     topics: tuple[MetadataTopic, ...]
-    cluster_authorized_operations: Annotated[Int32, Versions(8, 10)] = NOT_ASKED
+    cluster_authorized_operations: Annotated[Int32, Versions(8, 10)] = NOT_REQUESTED
     error_code: Annotated[Int16, Versions(13)] = 0
