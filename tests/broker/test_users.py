@@ -458,7 +458,7 @@ def test_a_dry_run_logs_what_it_would_refuse(tmp_path: Path, caplog: pytest.LogC
             "innerClientAuthenticationCredentials",
         ),
         ({"aclEnable": "true"}, "users and policies are those of ACL 2.0"),
-        ({"authenticationProvider": "org.example.Ldap"}, "no other provider"),
+        ({"authenticationProvider": "org.example.Ldap"}, "only Apache.s own providers"),
         ({"authenticationWhitelist": "105;34"}, "is not the code of a request"),
         ({"initAuthenticationUser": "root:hush"}, "cannot be read"),
         ({"initAuthenticationUser": '{"username":"root"}'}, "neither empty"),
