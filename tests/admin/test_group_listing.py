@@ -1,4 +1,4 @@
-"""Groups are listed however their consumers read: with a retry topic or without."""
+"""Listed groups include those with a retry topic and those without."""
 
 from libramq import Message, sync
 from libramq.admin.groups import GroupWatch
@@ -28,5 +28,5 @@ async def test_groups_that_pop_or_assign_are_listed_while_they_run_and_after():
             assert admin.groups() == ["assigns", "pops"]
         async with GroupWatch(namesrv) as watch:
             stopped = await watch.look()
-    assert not [diagnosis for state in running for diagnosis in state.diagnoses], "nobody ever was a member"
+    assert not [diagnosis for state in running for diagnosis in state.diagnoses], "no group had members"
     assert [state.group for state in running] == [state.group for state in stopped] == ["assigns", "pops"]

@@ -1,4 +1,4 @@
-"""Resets at brokers that set no offsets themselves: Apache's before 5.2."""
+"""Resets at brokers that cannot set offsets themselves: Apache's before 5.2."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ QUEUES = [MessageQueue("T", "a", number) for number in range(2)]
 
 
 class OldBroker:
-    """Answers as a broker whose queues hold the messages 10 to 99, of which 50 is the first of the time 7."""
+    """A broker whose queues hold the messages 10 to 99; message 50 is the first at time 7."""
 
     def __init__(self, *, online: bool, config: str | C = "", version: int = V4_9_7) -> None:
         self.online, self.config, self.version = online, config, version
@@ -84,7 +84,7 @@ class OldBroker:
 async def test_a_group_without_members_gets_its_offsets_committed(
     known: dict[int, int], timestamp_ms: int, force: bool, first: int
 ) -> None:
-    """In queues, too, that it has not read yet."""
+    """This includes queues that the group has not read yet."""
     broker = OldBroker(online=False)
     broker.committed = dict(known)
     offsets = await reset_topic(broker.ask, "G", "T", timestamp_ms=timestamp_ms, force=force)
@@ -137,7 +137,7 @@ async def test_the_commands_reset_as_the_admin_does(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_broker_that_is_away_keeps_a_call_from_no_other() -> None:
-    """`libra admin deleteTopic -c` ended at the first one."""
+    """`libra admin deleteTopic -c` stopped at the first unreachable broker."""
     absent = f"127.0.0.1:{free_port()}"
     async with NameServer(port=0) as other, Operator("127.0.0.1:9876") as operator:
         call = name_server_calls.cluster_info()
@@ -148,7 +148,7 @@ async def test_a_broker_that_is_away_keeps_a_call_from_no_other() -> None:
 
 @pytest.mark.parametrize("config", ["", "useServerSideResetOffset=true\n", C.NO_PERMISSION])
 async def test_a_broker_that_sets_offsets_is_asked_to(config: str | C) -> None:
-    """By whoever may reset offsets, with or without permission to read its options."""
+    """The caller may reset offsets; permission to read the broker's options makes no difference."""
     broker = OldBroker(online=True, version=VERSION, config=config)
     with pytest.raises(BrokerError, match="not exist"):
         await reset_queue(broker.ask, "G", QUEUES[1], 5, timestamp_ms=-1, where="broker a")

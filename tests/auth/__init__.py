@@ -1,1 +1,1 @@
-"""Tests of authorisation's seam."""
+"""Tests of authorization and authentication."""

@@ -15,7 +15,7 @@ Asked = tuple[str, str]
 
 
 class Guard:
-    """Permits everything except what is in `denied`: texts like "Topic:orders"."""
+    """Permits everything except the entries of `denied`, such as "Topic:orders"."""
 
     permits_everything = False
 
@@ -33,7 +33,7 @@ class Guard:
 
 
 class Users:
-    """Knows users by their passwords; who signs nothing is its connection's principal."""
+    """Knows users by their passwords; an unsigned request acts as its connection's principal."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords

@@ -1,4 +1,4 @@
-"""Access control: who has signed, who is refused and in which words; changes take effect at once."""
+"""Access control: which signatures are accepted, and how refusals are worded; changes take effect at once."""
 
 import pytest
 
@@ -17,7 +17,7 @@ PUB = (Action.PUB,)
 
 
 class Server:
-    """A table of users, and access control by it."""
+    """A table of users, and the access control that uses it."""
 
     def __init__(self) -> None:
         self.recorded: list[tuple[str, Account | None]] = []
@@ -73,7 +73,7 @@ def test_who_is_not_believed_and_why():
 
 
 def test_a_certificate_names_a_user_letter_for_letter():
-    """A signature has precedence: a wrong one is not saved by the certificate."""
+    """A signature takes precedence: a certificate does not rescue a wrong one."""
     server = Server()
     server.peer.certificate_names = ("orders.example", "alice")
     principal = server.access.by_signature(server.peer, {"topic": "T"}, b"")
@@ -221,7 +221,7 @@ def test_no_text_of_a_user_shows_its_password():
 
 
 class TestTwoPasswords:
-    """A user has a second password for a time, so that its clients change over one by one."""
+    """A user temporarily has a second password, so that its clients can switch one by one."""
 
     def test_both_are_valid_until_one_is_withdrawn(self):
         server = Server()
@@ -244,7 +244,7 @@ class TestTwoPasswords:
         assert refused(lambda: server.sign_in("alice", "new")) == "check signature failed."
 
     def test_a_new_password_takes_the_place_of_both(self):
-        """As tools that know of one password expect."""
+        """Tools that know only one password expect this."""
         server = Server()
         server.users.update(UserInfo(username="alice", second_password="new"))
         server.users.update(UserInfo(username="alice", password="third"))

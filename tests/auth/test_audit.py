@@ -1,4 +1,4 @@
-"""The audit: what is recorded at once, what is collected over a second, and what a flood leaves."""
+"""The audit: immediate events, events collected over a second, and how it survives a flood."""
 
 from libramq.auth.audit import (
     CHARACTERS_MAX,
@@ -30,7 +30,7 @@ ADA = Principal("ada", "10.0.0.5")
 
 
 class Audited:
-    """An audit, and when it wants to be written."""
+    """An audit, and the times at which it wants to be written."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -100,7 +100,9 @@ def test_a_flood_that_lasts_writes_little_until_it_is_over():
 
 
 def test_a_flood_from_one_address_hides_nothing_that_others_are_refused():
-    """The room was everybody's: who knocked first with many names kept all others out of the audit."""
+    """All addresses shared one limit: a client that sent many names first kept all others
+    out of the audit.
+    """
     audited = Audited()
     for number in range(60):
         for user in range(2_000):
@@ -116,7 +118,7 @@ def test_a_flood_from_one_address_hides_nothing_that_others_are_refused():
 
 
 def test_each_address_is_written_in_turn():
-    """Of a hundred addresses that are all refused, five are written a second, and each within twenty."""
+    """Of a hundred refused addresses, five are written a second, and each one within twenty seconds."""
     audited = Audited()
     written: set[str] = set()
     for user in range(2 * KINDS_MAX):
@@ -146,7 +148,7 @@ def test_a_network_of_ipv6_addresses_is_one_and_there_is_a_bound_on_all():
 
 
 def test_a_flood_of_refusals_hides_no_sign_in():
-    """Who has stolen a password could cause the flood first."""
+    """Otherwise the user of a stolen password could first cause a flood."""
     audited = Audited()
     for number in range(2 * KINDS_MAX):
         audited.audit.refused(f"user-{number}", "10.0.0.6", "SEND_MESSAGE_V2", "User is not found.")

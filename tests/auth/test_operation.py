@@ -1,4 +1,4 @@
-"""The resources that an operation touches, whichever protocol it came through."""
+"""The resources that an operation touches, in any protocol."""
 
 import pytest
 

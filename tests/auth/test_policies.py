@@ -1,4 +1,6 @@
-"""What policies decide: the most specific entry that fits, of the Custom policy before the Default one."""
+"""Policy decisions: the most specific matching entry counts, from the Custom policy before
+the Default one.
+"""
 
 import pytest
 

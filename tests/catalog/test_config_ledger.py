@@ -1,4 +1,4 @@
-"""The files of a table: whenever a crash happens, what was recorded survives."""
+"""The files of a table: recorded changes survive a crash at any moment."""
 
 import errno
 import random
@@ -50,7 +50,7 @@ def test_a_change_costs_one_small_write(tmp_path):
 
 
 def test_members_that_are_unknown_here_are_written_again(tmp_path):
-    """Another version of Apache's broker finds what it wrote; what belonged to a deleted topic is gone."""
+    """Another version of Apache's broker finds its own settings; those of a deleted topic are gone."""
     disk = Disk()
     path = tmp_path / "topics.json"
     path.write_text(
@@ -104,7 +104,7 @@ def test_a_fold_writes_apaches_file_and_removes_the_journal(tmp_path):
 
 
 def test_a_fold_waits_for_the_outcome_of_the_one_before(tmp_path):
-    """A broker that stops is told no outcome, and folds all the same: its threads have ended."""
+    """A stopping broker receives no outcome, and folds all the same: its threads have ended."""
     topics = Topics(tmp_path)
     topics.put("T", 3)
     plan = topics.ledger.plan_fold(topics.table.file)
@@ -122,7 +122,7 @@ def test_a_fold_waits_for_the_outcome_of_the_one_before(tmp_path):
     "separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e", "\r", "\n"]
 )
 def test_names_from_clients_cannot_end_a_line_of_the_journal(tmp_path, separator):
-    """Unicode knows more ends of lines than the newline that ends a change."""
+    """Unicode has more line separators than the newline that ends a change."""
     ledger = ConfigLedger(Disk(), tmp_path / "groupFences.json", Opening)
     named = Opening(member=f"a{separator}b", epoch=1)
     ledger.append("T@G@0", named)
@@ -171,7 +171,7 @@ def test_a_journal_that_an_operator_has_removed_stops_no_fold(tmp_path):
 
 
 def test_a_power_cut_takes_back_nothing_that_a_fold_has_written():
-    """It may bring back journals that were removed, or the first lines of them."""
+    """A power cut may bring back removed journals, or their first lines."""
     root = Path("/config")
     for seed in range(50):
         disk = MemoryDisk(VirtualTime(), random.Random(seed))
@@ -192,7 +192,7 @@ def refuse(*_: object) -> None:
 
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_a_line_cut_off_by_a_full_disk_spoils_none_after_it(tmp_path, monkeypatch, is_cut):
-    """Also if the disk does not remove the part of it that it took."""
+    """This holds even if the disk keeps the part of the line that it accepted."""
     topics = Topics(tmp_path)
     topics.put("T")
     if not is_cut:
@@ -217,7 +217,7 @@ def test_changes_that_a_full_disk_refuses_begin_no_files(tmp_path):
 
 
 def test_folds_that_a_full_disk_refuses_leave_no_files(tmp_path):
-    """There are two a second, each after another change that was refused."""
+    """Two folds happen a second, each after another refused change."""
     topics = Topics(tmp_path)
     topics.put("T")
     topics.disk.bytes_left = 0
@@ -330,7 +330,7 @@ def test_nothing_is_lost_by_any_sequence_of_changes_folds_and_crashes(tmp_path_f
 
 
 def test_a_new_journal_does_not_list_the_directory(tmp_path, monkeypatch):
-    """Each of five tables begins one after each fold, while a client waits for what it changes."""
+    """Each of five tables begins a journal after each fold, while a client waits for its change."""
     topics = Topics(tmp_path)
     topics.put("T")
     listed: list[Path] = []

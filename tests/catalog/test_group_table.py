@@ -1,4 +1,4 @@
-"""The group table: how groups come to be, and the limits on them."""
+"""The group table: how groups are created, and the limits on them."""
 
 import json
 
@@ -69,7 +69,7 @@ def test_a_change_that_cannot_be_journalled_has_no_effect():
             change()
     assert "G" not in table
     assert "TOOLS_CONSUMER" in table
-    assert table.find("G", 1) is not None, "whoever consumes goes on"
+    assert table.find("G", 1) is not None, "existing consumers continue"
 
 
 def test_a_written_table_is_read_back():
@@ -96,7 +96,7 @@ def test_attributes_of_groups_are_refused_and_those_that_a_file_has_are_kept():
 
 
 def test_what_only_apaches_brokers_use_is_kept():
-    """Their tables have retry policies and subscriptions; both used to be lost with the next write."""
+    """Their tables have retry policies and subscriptions; the next write used to lose both."""
     policy = {
         "type": "EXPONENTIAL",
         "exponentialRetryPolicy": {"initial": 1000, "max": 9000, "multiplier": 3},

@@ -91,7 +91,7 @@ def test_a_waiter_does_not_wait_for_later_changes():
 
 
 def test_changes_of_a_killed_process_are_synced_before_they_are_announced():
-    """Its lines may be only in the page cache."""
+    """The killed process's lines may be only in the page cache."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     ledger_on(disk)[0].append("T@G@0", opening(1))
     disk.process_died()

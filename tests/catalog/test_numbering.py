@@ -1,4 +1,4 @@
-"""The numbers of a topic's queues over several brokers."""
+"""The numbers of a topic's queues across several brokers."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What topics and groups must be: each use of a queue with what it requires, and upstream's codes."""
+"""Required topic and group settings: what each use of a queue requires, with upstream's codes."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The topic table: how topics come to be, and the limits on them."""
+"""The topic table: how topics are created, and the limits on them."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_a_change_that_cannot_be_journalled_has_no_effect():
     assert "T" not in table
     assert "BenchmarkTest" in table
     assert table.data_version.counter == 0
-    assert table.for_group("%RETRY%G", 1, 6, 1).topic_name in table, "whoever consumes goes on"
+    assert table.for_group("%RETRY%G", 1, 6, 1).topic_name in table, "existing consumers continue"
 
 
 @pytest.mark.parametrize("queues", [0, -1, QUEUES_MAX + 1])
