@@ -52,7 +52,7 @@ def test_the_lowest_slave_acts_while_the_master_is_gone():
 
 @pytest.mark.parametrize("topic", [MEMBERS, BROKERS_TOPIC])
 def test_brokers_learn_which_members_are_really_there(topic: str):
-    """An acting master was taken for a coordinator: groups stood still until their master was back."""
+    """An acting master was mistaken for a coordinator: groups stalled until their master returned."""
     server, master = pair()
     server.performer.closed(master)
     assert addresses(server, topic) == {1: FIRST, 2: SECOND}

@@ -80,7 +80,7 @@ def test_values_are_on_the_disk_before_they_are_acknowledged_and_after_a_restart
 
 
 def test_changes_that_come_while_the_file_is_written_are_in_one_further_write(tmp_path):
-    """The file has 4 MB at most: a hundred requests in one read would be 400 MB waiting for the disk."""
+    """The file has at most 4 MB: a hundred requests in one read would leave 400 MB waiting for the disk."""
     path = tmp_path / "kvConfig.json"
     server = Server(kv=KVConfig(Disk(), path))
     peer, gone = FakePeer(), FakePeer()
@@ -178,7 +178,7 @@ def test_write_permission_is_wiped_until_it_is_added_or_the_topics_change(server
     wiped = server.ask(R.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
     assert wiped.ext == {"wipeTopicCount": "3"}
     assert route(server, "T")["queueDatas"][0]["perm"] == 4
-    server.register("T", "U", "V")  # The same version: nothing is taken over.
+    server.register("T", "U", "V")  # The version is the same, so nothing is adopted.
     assert route(server, "T")["queueDatas"][0]["perm"] == 4
     added = server.ask(R.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
     assert added.ext == {"addTopicCount": "3"}

@@ -1,4 +1,4 @@
-"""The audit of a name server: who changed it, signed in or was refused, in files of a bounded size."""
+"""A name server's audit: changes, logins and refusals, in files of a bounded size."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_changes_sign_ins_and_refusals_are_in_files_of_their_own(tmp_path: Path)
     assert ask(server, ALICE, R.DELETE_KV_CONFIG, VALUE) == C.SUCCESS
     assert ask(server, Credentials("eve", "guessed"), R.DELETE_KV_CONFIG, VALUE) == C.NO_PERMISSION
     assert server.ask(R.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"}).code == C.NO_PERMISSION
-    assert server.register("T").code == C.NO_PERMISSION, "it is not signed"
+    assert server.register("T").code == C.NO_PERMISSION, "the request is not signed"
     after_a_second(server)
     assert [(each["kind"], each["user"], each["request"], *each["resources"]) for each in events(path)] == [
         ("changed", "alice", "PUT_KV_CONFIG", "Value:n/k"),
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path):
 def test_a_full_file_that_cannot_be_replaced_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Its descriptor was closed twice, and might have been another file's by then."""
+    """Its descriptor was closed twice, and might have been reused for another file by then."""
     monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 1)
     (tmp_path / "audit.jsonl.1").mkdir()
     server = audited(tmp_path / "audit.jsonl")

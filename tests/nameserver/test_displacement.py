@@ -50,7 +50,7 @@ class Registry(Server):
     def claim(
         self, peer: FakePeer, what: RegisterBrokerHeader, *topics: str, by: Credentials | None = None
     ) -> None:
-        """Send a registration; the answer may arrive later."""
+        """Send a registration; the response may arrive later."""
         body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=table(*(topics or ("T", "U")))))
         request = Command(code=RequestCode.REGISTER_BROKER, ext=encode_header(what), body=body, opaque=77)
         self.performer.received(peer, [request if by is None else sign_for(request, by, NAME_SERVER)])
@@ -100,7 +100,7 @@ def test_a_live_brokers_name_cannot_be_taken(what):
 
 
 def test_a_deposed_masters_registration_removes_no_other_broker():
-    """With a lower state version it is ignored, but the broker at the address it named used to be removed."""
+    """Its lower state version makes it ignored, but the broker at the address it named used to be removed."""
     registry = Registry()
     victim = FakePeer("10.0.0.2:40000")
     registry.claim(victim, header("broker-b", "10.0.0.2:10911"), "V", "W")
@@ -198,7 +198,7 @@ def test_a_signed_claim_takes_its_name_at_once(what):
 
 @pytest.mark.parametrize("by", [None, Credentials("libra", "a guess")], ids=["unsigned", "guessed"])
 def test_nobody_registers_an_address_beside_the_brokers_that_sign(by: Credentials | None):
-    """Clients connect to it, and so does a slave to the address of a dead master, with what it signs."""
+    """Clients connect to that address, and so does a slave of a dead master, with signed requests."""
     registry = Registry(PAIR)
     registry.end(registry.owner)
     for made_up in (header(address="10.6.6.6:10911"), header("made-up", "10.6.6.6:10911")):
@@ -228,7 +228,7 @@ def test_nobody_keeps_a_silent_broker_alive_or_ends_it(code: RequestCode, what: 
     others = {RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.BROKER_HEARTBEAT} - {
         code
     }
-    for other in others:  # A heartbeat that somebody has recorded could end its broker's registration.
+    for other in others:  # A replayed heartbeat could end its broker's registration.
         recorded = sign_for(msgspec.structs.replace(request, code=other), PAIR, NAME_SERVER)
         registry.performer.received(registry.owner, [msgspec.structs.replace(recorded, code=code)])
         assert registry.answers(registry.owner)[0].code == ResponseCode.NO_PERMISSION
@@ -237,5 +237,5 @@ def test_nobody_keeps_a_silent_broker_alive_or_ends_it(code: RequestCode, what: 
 
 
 def test_the_probe_is_not_in_the_request_table():
-    """A broker, Apache's too, answers it by not knowing the request."""
+    """A broker, including Apache's, answers it by not knowing the request."""
     assert RequestCode.PROBE not in REQUESTS

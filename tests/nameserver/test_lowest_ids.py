@@ -1,4 +1,4 @@
-"""NOTIFY_MIN_BROKER_ID_CHANGE: who is informed of the lowest id of a broker and its slaves, and of what."""
+"""NOTIFY_MIN_BROKER_ID_CHANGE: which brokers are notified of the lowest id of a master and its slaves."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ HA = "10.0.0.1:10912"
 
 
 class Notifying(Server):
-    """A name server whose requests to brokers are kept."""
+    """A name server that records its requests to brokers."""
 
     performer: QuestionKeeper
 
@@ -38,7 +38,7 @@ class Notifying(Server):
         )
 
     def joins(self, id_: int, address: str, *, acts: bool = True) -> FakePeer:
-        """Register a broker over a connection of its own, which is returned."""
+        """Register a broker over a new connection; return the connection."""
         self.broker = FakePeer()
         ha = HA if id_ == 0 else ""
         answer = self.register("T", "U", address=address, id_=id_, ha=ha, acting_master=acts)
@@ -46,7 +46,7 @@ class Notifying(Server):
         return self.broker
 
     def sent(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Return the notifications since the last call, with their addresses; nobody answers them."""
+        """Return the notifications since the last call, with their addresses; no broker answers them."""
         asked, self.performer.asked = self.performer.asked, []
         for question in asked:
             command = question.command()
@@ -64,7 +64,7 @@ def test_slaves_are_informed_when_their_master_leaves_and_returns(server: Notify
     master = server.joins(0, MASTER)
     server.joins(2, SECOND)
     server.joins(1, FIRST)
-    assert list(server.sent()) == [], "0 was the lowest id all the time"
+    assert list(server.sent()) == [], "0 was the lowest id throughout"
     server.performer.closed(master)
     left = {"minBrokerId": "1", "minBrokerAddr": FIRST, "offlineBrokerAddr": MASTER}
     assert sorted(server.sent()) == [(FIRST, left), (SECOND, left)]
@@ -83,11 +83,11 @@ def test_a_slave_that_leaves_changes_nothing_for_the_others(server: Notifying) -
 def test_the_last_broker_of_a_name_leaves_nobody_to_inform(server: Notifying) -> None:
     server.performer.closed(server.joins(0, MASTER))
     server.joins(1, FIRST)
-    assert list(server.sent()) == [], "the broker of the same name that was there before is forgotten"
+    assert list(server.sent()) == [], "the earlier broker of the same name is forgotten"
 
 
 def test_brokers_that_do_not_act_are_not_informed_of_a_loss(server: Notifying) -> None:
-    """Apache's name server informs them of the return only."""
+    """Apache's name server notifies them of the return only."""
     master = server.joins(0, MASTER, acts=False)
     server.joins(1, FIRST, acts=False)
     server.performer.closed(master)

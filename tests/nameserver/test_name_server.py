@@ -75,7 +75,7 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed():
             clock.advance(SCAN_INTERVAL_MS)
             tick(server)
         assert server.route_info.topics() == ["T", "U"]
-        clock.advance(1)  # Not only when brokers are looked through again: groups wait for it.
+        clock.advance(1)  # Not only at the next liveness scan, because groups wait for it.
         tick(server)
         assert server.route_info.topics() == []
         await until(lambda: not broker.is_connected(server.address))
@@ -92,7 +92,7 @@ async def test_a_name_server_that_stalled_keeps_its_brokers():
 
 
 async def test_a_broker_registers_with_several_name_servers():
-    """Name servers do not know each other; brokers register with all of them, clients ask any."""
+    """Name servers do not know each other; brokers register with all of them, clients query any."""
     async with NameServer(port=0) as one, NameServer(port=0) as two, connected() as remotes:
         await register(remotes, one, "T", "U")
         with pytest.raises(TopicNotExist):

@@ -51,7 +51,7 @@ def test_json_and_compressed_bodies_are_equivalent():
 
 
 def test_a_compressed_body_is_known_by_its_first_byte():
-    """Apache's broker sends compressed=false with a body that it did compress."""
+    """Apache's broker sends compressed=false with a body that it has compressed."""
     assert decode_registration(encode_compressed(WRAPPER), compressed=False, version=NOW) == WRAPPER
 
 
@@ -112,7 +112,7 @@ def test_garbage_is_a_protocol_error(garbage, compressed):
 
 
 def test_a_small_stream_cannot_repeat_one_topic_for_ever():
-    """12.7 KB contained the same topic 200,000 times, and took 3.3 s."""
+    """A 12.7 KB stream contained the same topic 200,000 times, and took 3.3 s."""
     plain = zlib.decompress(encode_compressed(table("T")))
     size = 4 + int.from_bytes(plain[:4])
     entry = plain[size + 4 :][: 4 + int.from_bytes(plain[size + 4 : size + 8])]

@@ -88,7 +88,7 @@ def test_the_same_state_version_takes_over_the_id():
 
 
 def test_topics_of_a_slave_do_not_count():
-    """Rule 3."""
+    """Rule 3: only a master's topics count."""
     routes = registered("T", "U")
     register(
         routes,
@@ -112,7 +112,7 @@ def test_a_slave_receives_its_masters_address():
 
 
 def test_topics_are_taken_only_when_the_data_version_differs():
-    """Rule 3."""
+    """Rule 3: an unchanged data version means unchanged topics."""
     routes = registered("T", "U")
     register(routes, header(), table("T", "U", queues=8), owner=OWNER, zone=None, now_ms=0)
     unchanged = routes.route("T")
@@ -133,7 +133,9 @@ def test_a_deleted_topic_returns_with_the_next_registration():
 
 
 def test_a_topic_that_a_whole_table_lacks_is_gone_at_that_broker():
-    """Kafka's DeleteTopics asks no name server. Apache's brokers register single topics: theirs stay."""
+    """Kafka's DeleteTopics does not contact name servers. Apache's brokers register single topics: theirs
+    stay.
+    """
     routes, _ = two_brokers()
     whole = msgspec.structs.replace(header(), lb_whole=True)
     register(routes, whole, table("U", counter=1), owner=OWNER, zone=None, now_ms=0)
@@ -148,7 +150,7 @@ def test_a_topic_that_a_whole_table_lacks_is_gone_at_that_broker():
 
 
 def test_topics_of_an_acting_master_are_read_only():
-    """The lowest slave speaks for a missing master, without the write bit."""
+    """The slave with the lowest id acts for a missing master, without the write permission."""
     routes = RouteInfo()
     slave = header(address="10.0.0.2:10911", id_=1, acting_master=True)
     register(routes, slave, table("T", "U"), owner=OWNER, zone=None, now_ms=0)
@@ -314,7 +316,7 @@ STEP = st.tuples(
 
 @given(st.lists(STEP, max_size=40))
 def test_tables_stay_consistent(steps):
-    """A broker that leaves never leaves a topic, cluster or address behind, whatever happens in any order."""
+    """No order of events makes a broker that leaves keep a topic, cluster or address behind."""
     routes, owners, now_ms = RouteInfo(), [object(), object(), object()], 0
     for what, number, id_, group in steps:
         now_ms += 30_000
@@ -381,7 +383,7 @@ def test_a_broker_that_had_a_topic_is_remembered_while_it_is_away():
     assert (routes.route("V"), routes.absent("V")) == (None, ["broker-b"])
     b = header(name="broker-b", address="10.0.0.2:10911")
     register(routes, b, table("V", "W"), owner=other, zone=None, now_ms=0)
-    assert absent(routes) is None, "it has come back without the topic"
+    assert absent(routes) is None, "the broker has come back without the topic"
 
 
 @pytest.mark.parametrize("names", [[], ["broker-b"], ["broker-b", "broker-c"]])

@@ -26,7 +26,7 @@ BROKER = header("broker-b", "10.0.0.2:10911")
 
 
 class Crowd(Registry):
-    """A name server whose turns have time for one step, and a broker with many topics, `large`."""
+    """A name server whose turns have time for one step, and `large`, a broker with many topics."""
 
     def __init__(self, credentials: Credentials | None = None) -> None:
         super().__init__(credentials)
@@ -34,7 +34,7 @@ class Crowd(Registry):
         self.large = FakePeer("10.0.0.2:40000")
 
     def begin(self, peer: FakePeer, *topics: str) -> None:
-        """Begin a registration: its body is decoded, and its first slice is taken."""
+        """Begin a registration: its body is decoded, and its first slice is processed."""
         self.claim(peer, BROKER, *topics)
         self.threads.run_all()
 
@@ -61,7 +61,7 @@ class Crowd(Registry):
         return counts
 
     def finds(self, topic: str) -> bool:
-        """Ask for a route, as a third party."""
+        """Request a route as another client."""
         reply = self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, peer=FakePeer())
         return reply.code == ResponseCode.SUCCESS
 
@@ -87,7 +87,7 @@ def test_the_topics_of_a_broker_that_has_gone_are_forgotten_in_slices(crowd):
     crowd.begin(crowd.large, *TOPICS)
     crowd.slices()
     crowd.end(crowd.large)
-    assert not crowd.finds(FIRST), "nobody is sent to it any more"
+    assert not crowd.finds(FIRST), "no client is sent to that broker any more"
     assert max(crowd.tidy()) <= PORTION
     assert crowd.routes.topics() == ["T", "U"]
 
@@ -162,7 +162,7 @@ def test_a_registration_that_waits_for_a_probe_is_not_held_decoded(crowd):
 
 
 def test_a_takeover_in_the_middle_of_a_registration_has_all_its_topics(crowd):
-    """It has the same version of the table, of which the displaced connection had registered a part."""
+    """It has the same table version, of which the displaced connection had registered a part."""
     crowd.begin(crowd.large, *TOPICS)
     again = FakePeer("10.0.0.2:40001")
     crowd.begin(again, *TOPICS)
