@@ -13,7 +13,7 @@ LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 class Certificates:
-    """An authority, and the files of what it has issued."""
+    """A certificate authority, and the files it has issued."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ class Certificates:
         self.issue()
 
     def issue(self, *names: str, **options: Any) -> None:
-        """Write the server's certificate and key, instead of those before."""
+        """Write a new certificate and key for the server, replacing the previous ones."""
         issued = self.authority.issue_cert(*(names or ("127.0.0.1", "localhost")), **options)
         self.certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
         self.write_key(issued.private_key_pem.bytes())
@@ -52,5 +52,5 @@ class Certificates:
         return TlsOptions(server_cert_path=str(self.certificate), server_key_path=str(self.key), **more)
 
     def tls(self, **more: Any) -> Tls:
-        """Return what a client needs."""
+        """Return a client's TLS settings."""
         return Tls(ca_file=str(self.ca_file), **more)

@@ -14,7 +14,7 @@ READ_BYTES = 1 << 16
 
 
 class EchoServer:
-    """An echo server; `requests` has all requests read, `refusals` the errors of failed handshakes."""
+    """An echo server; `requests` holds all requests read, `refusals` the errors of failed handshakes."""
 
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self.requests: list[Command] = []
@@ -60,7 +60,7 @@ class EchoServer:
         while data := connection.recv(READ_BYTES):
             try:
                 requests = reader.receive(data)
-            except Exception as error:  # Not our protocol: as servers do, the connection ends.
+            except Exception as error:  # For another protocol the connection ends, as with real servers.
                 self.refusals.append(str(error))
                 return
             self.requests += requests

@@ -1,4 +1,4 @@
-"""Event loops for tests of the shells: scenarios run on asyncio's own and on uvloop, as in production."""
+"""Event loops for tests of the shells: scenarios run on asyncio's loop and on uvloop, as in production."""
 
 import asyncio
 import warnings
@@ -14,7 +14,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 def run_on(loop: str, scenario: Callable[[], Coroutine[Any, Any, None]], *, seconds: float = 60) -> None:
-    """Run a scenario to its end; an unhandled exception in a callback fails it, too."""
+    """Run a scenario to its end; it also fails on an unhandled exception in a callback."""
     unseen: list[dict[str, Any]] = []
 
     async def watched() -> None:
@@ -27,7 +27,7 @@ def run_on(loop: str, scenario: Callable[[], Coroutine[Any, Any, None]], *, seco
             runner.run(watched())
         except BaseException:
             # Transports that a failed scenario leaves open warn when the loop closes. Where warnings are
-            # errors, uvloop then waits for these transports for ever, and no signal ends that.
+            # errors, uvloop then waits for these transports forever, and no signal ends that.
             warnings.simplefilter("ignore", ResourceWarning)
             raise
     assert unseen == []
@@ -38,10 +38,10 @@ async def until(condition: Callable[[], bool]) -> None:
     pause_s = 0.001
     while not condition():
         await asyncio.sleep(pause_s)
-        pause_s = min(1.1 * pause_s, 0.02)  # What takes seconds should not cost the processor as much.
+        pause_s = min(1.1 * pause_s, 0.02)  # A wait of seconds should use less processor time.
 
 
 async def until_asked(condition: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-    """Poll a condition that needs a request until it holds."""
+    """Poll a condition that requires a request until it holds."""
     while not await condition():  # noqa: ASYNC110 - Another process decides.
         await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Access as properties: Apache's names, and a sentence for each way to get them wrong."""
+"""Access as properties: Apache's names, and a sentence for each kind of mistake."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_mistakes_are_named(properties: dict[str, str], told: str) -> None:
 
 @pytest.mark.parametrize("rest", ["cGFydDI", "cGFydDI=", "cGFydDI=="])
 def test_the_rest_of_a_secret_in_two_lines_is_not_shown(rest: str, tmp_path, monkeypatch) -> None:
-    """It was named as a property that access has not."""
+    """The second line used to be reported as an unknown property of access."""
     file = tmp_path / "access"
     file.write_text(f"accessKey=bob\nsecretKey=cGFydDEt\n{rest}\n")
     file.chmod(0o600)

@@ -1,4 +1,4 @@
-"""Addresses, and the choice of those that a server listens on."""
+"""Addresses, and how a server chooses the ones it listens on."""
 
 import pytest
 

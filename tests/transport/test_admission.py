@@ -20,7 +20,7 @@ def test_the_soft_limit_is_raised_and_files_keep_their_part(soft, hard, limit, c
 
 @pytest.mark.parametrize("limit", [16, 24, 47])
 def test_no_server_starts_with_a_limit_that_leaves_no_connections(limit):
-    """It was up, and refused every client; with 16 it advised to check a path."""
+    """The server started and refused every client; with a limit of 16 it suggested checking a path."""
     libra = ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "-", sys.executable, "-m", "libramq.cli.main"]
     done = subprocess.run([*libra, "nameserver", "--port", "0"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,4 +1,6 @@
-"""Large answers leave in slices and large frames are read in turns, so that others are served between."""
+"""Large responses leave in slices and large frames are read in turns, so that others are
+served in between.
+"""
 
 import asyncio
 import itertools
@@ -79,13 +81,13 @@ def test_a_slice_at_a_time_leaves_and_everything_arrives_in_order(ends):
             slices.append(read_all(client))
             assert len(slices[-1]) == before - write.size <= SLICE_BYTES
             assert goes_on == bool(write.size)
-        else:  # A pair of sockets may take less than a slice.
+        else:  # A socket pair may accept less than a slice.
             slices += [read_all(client), *transport.written]
     assert b"".join(slices) == DATA[: 3 * SLICE_BYTES] + b"a small answer"
 
 
 def slices_sent(monkeypatch, slice_us: int) -> list[int]:
-    """Have the kernel take every slice whole, in so long; return the growing list of their sizes."""
+    """Have the kernel accept every slice whole, in this time; return the growing list of slice sizes."""
     sent: list[int] = []
 
     def write(_: int, data: memoryview) -> int:
@@ -99,7 +101,9 @@ def slices_sent(monkeypatch, slice_us: int) -> list[int]:
 
 @pytest.mark.parametrize(("slice_us", "at_once"), [(100, 4), (AT_ONCE_US // 2, 2), (AT_ONCE_US, 1)])
 def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(monkeypatch, slice_us, at_once):
-    """A consumer's answers of 1 MiB left in rounds, between which the next ones were read: it waited."""
+    """A consumer's 1 MiB responses left in separate rounds, with the next requests read in between: it
+    waited.
+    """
     sent = slices_sent(monkeypatch, slice_us)
     large = LargeWrite(DATA[: 4 * SLICE_BYTES])
     with socket.socket() as end:
@@ -109,7 +113,9 @@ def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(mo
 
 
 def test_the_answers_of_one_round_share_its_time(monkeypatch):
-    """Twenty consumers' answers of 600 KB, each with a time of its own, kept all others waiting for 15 ms."""
+    """The 600 KB responses of twenty consumers, each with its own time budget, delayed all
+    others by 15 ms.
+    """
     sent = slices_sent(monkeypatch, AT_ONCE_US // 2)
     rounds: list[Any] = []
     writes = LargeWrites(rounds.append)
@@ -236,7 +242,7 @@ def test_what_was_written_before_the_end_arrives(loop):
 
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_a_client_that_sends_nothing_more_gets_the_whole_answer(loop):
-    """It has shut its side down; the server ends the connection once everything has left."""
+    """The client has shut down its side; the server ends the connection once everything has left."""
 
     async def scenario() -> None:
         echo = Echo()
@@ -274,7 +280,7 @@ def test_a_client_that_leaves_amid_a_large_answer_disturbs_nobody(loop):
 
 
 class Rounds:
-    """A loop with manual rounds, and a record of who reads in them."""
+    """A loop with manual rounds, and a record of the connections that read in each."""
 
     def __init__(self) -> None:
         self.due: list = []
@@ -310,9 +316,9 @@ def test_each_round_continues_a_few_frames_the_oldest_first(rounds):
     assert rounds.next_round() == ["a", "b"]
     first = next(iter(numbers))
     rounds.large_reads.wait(first, numbers[first])
-    assert rounds.next_round() == ["a", "c"], "the others hold no more of theirs meanwhile"
+    assert rounds.next_round() == ["a", "c"], "the others hold no more data meanwhile"
     rounds.large_reads.wait(first, rounds.large_reads.begin())
-    assert rounds.next_round() == ["d", "e"], "its next frame comes after those of the others"
+    assert rounds.next_round() == ["d", "e"], "its next frame comes after the others' frames"
     assert rounds.next_round() == ["a"]
     assert rounds.due == [], "nothing wakes an idle loop"
 
@@ -345,7 +351,7 @@ def test_twenty_large_frames_are_read_in_parts_and_all_of_them_arrive(loop, monk
 
 
 class Noting(Echo):
-    """Notes which connections had requests, in the order of the reads."""
+    """Records which connections had requests, in the order of the reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -358,7 +364,7 @@ class Noting(Echo):
 
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_a_connection_that_sends_many_requests_is_not_read_to_the_end_at_once(loop):
-    """Beside twenty that pipelined 4 MiB of frames of 64 KiB, a ping took 0.15 s."""
+    """Next to twenty connections that pipelined 4 MiB in frames of 64 KiB, a ping took 0.15 s."""
 
     noting = Noting()
 
@@ -375,7 +381,7 @@ def test_a_connection_that_sends_many_requests_is_not_read_to_the_end_at_once(lo
 
     run_on(loop, scenario)
     turns = sum(one != other for one, other in itertools.pairwise(noting.order))
-    assert turns > 16, "they are not read in turn"
+    assert turns > 16, "the connections are not read in turn"
 
 
 @pytest.mark.parametrize("loop", list(LOOPS))

@@ -1,4 +1,4 @@
-"""The accept loop: TLS and plain on one port, silent and slow peers, and descriptors that run out."""
+"""The accept loop: TLS and plaintext on one port, silent and slow peers, and descriptor shortage."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 
 
 async def serve_both(handler: Echo, served: ssl.SSLContext, clock: object = None) -> tuple[Server, int]:
-    """Serve TLS and plain connections on one port; clients must authenticate."""
+    """Serve TLS and plaintext connections on one port; clients must authenticate."""
     server = Server(
         handler,
         (clock or SystemClock()).monotonic_ms,  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def test_one_port_serves_encrypted_and_plain_connections(loop, served, trusting)
 
 
 def test_encrypted_connections_end_with_the_server(loop, served, trusting):
-    """One whose client reads no more, and does not answer the end of the encryption, is aborted."""
+    """A connection whose client stops reading and does not answer the TLS close is aborted."""
 
     async def scenario() -> None:
         echo = Echo(bytes(15_000_000))
@@ -236,7 +236,7 @@ def test_a_server_that_closes_ends_connections_that_are_not_served_yet(loop, ser
             assert server.connection_count == 0
             assert len(echo.gone) == len(echo.peers)
             with contextlib.suppress(ConnectionResetError):
-                while client.recv(100):  # An alert, at most.
+                while client.recv(100):  # At most an alert.
                     pass
 
     run_on(loop, scenario)
@@ -267,7 +267,7 @@ def test_addresses_of_a_family_that_the_kernel_does_not_have_are_left_out(loop, 
 
 @contextlib.contextmanager
 def no_free_descriptors() -> Iterator[None]:
-    """Leave this process without a free descriptor, at a limit near those that it has."""
+    """Leave this process without a free descriptor, with a limit near the number in use."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(number) for number in os.listdir("/proc/self/fd"))
     filling: list[int] = []
@@ -287,7 +287,7 @@ def no_free_descriptors() -> Iterator[None]:
 def test_without_descriptors_connections_are_refused_and_accepted_again_later(
     loop, caplog, monkeypatch, has_spare
 ):
-    """What libuv does, too: a connection that is not accepted would be reported in every round."""
+    """libuv does the same: a connection that is not accepted would be reported in every round."""
     monkeypatch.setattr(listener_module, "ACCEPT_RETRY_S", 0.05)
 
     async def scenario() -> None:
@@ -322,7 +322,7 @@ def test_without_descriptors_connections_are_refused_and_accepted_again_later(
 
 
 def failing_accepts(monkeypatch, failures: list[int]) -> None:
-    """Have listening sockets fail with these errors, the last one first."""
+    """Make listening sockets fail with these errors, the last one first."""
 
     class Listening(socket.socket):
         def accept(self):
@@ -335,7 +335,7 @@ def failing_accepts(monkeypatch, failures: list[int]) -> None:
 
 
 def test_an_error_of_one_connection_costs_the_others_nothing(loop, caplog, monkeypatch):
-    """Linux hands pending errors of the network over with `accept`; they are no shortage."""
+    """Linux reports pending network errors through `accept`; they are no shortage of descriptors."""
     failures = [errno.EPROTO, errno.ENETUNREACH]
     failing_accepts(monkeypatch, failures)
 
@@ -353,7 +353,7 @@ def test_an_error_of_one_connection_costs_the_others_nothing(loop, caplog, monke
 
 
 def test_an_error_of_one_connection_among_those_refused_is_no_shortage(loop, monkeypatch):
-    """Nothing was accepted for a second."""
+    """The server used to accept nothing for a second."""
     monkeypatch.setattr(listener_module, "ACCEPT_RETRY_S", 3_600)
     failing_accepts(monkeypatch, [errno.EPROTO, errno.EMFILE])
 

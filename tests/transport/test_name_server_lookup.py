@@ -1,4 +1,4 @@
-"""Name servers from a page: what it may contain, when it is fetched again, and who uses it."""
+"""Name servers listed on a page: valid contents, when the page is fetched again, and who uses it."""
 
 import contextlib
 import socket
@@ -69,7 +69,7 @@ def test_a_url_with_a_path_is_looked_up(namesrv, is_one):
 
 
 def test_half_a_page_is_none(page):
-    """Half of the last address would be another address."""
+    """Half of the last address would be a different address."""
     page.body = b"10.0.0.1:9876;" * 5_000
     with pytest.raises(NameServerUnavailable, match="more than 65536 bytes"):
         fetch(page.url)
@@ -80,7 +80,7 @@ def test_half_a_page_is_none(page):
 
 @pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_page_that_arrives_byte_by_byte_is_abandoned(start, monkeypatch):
-    """Each byte arrived within the socket's timeout, so that a client waited as long as more of them came."""
+    """Each byte arrived within the socket's timeout, so a client waited as long as bytes kept coming."""
     monkeypatch.setattr(name_server_lookup, "PAGE_SECONDS_MAX", 0.3)
     given_up = threading.Event()
 
@@ -185,7 +185,7 @@ async def test_a_client_finds_its_name_servers_by_url(page):
 
 
 class Asked:
-    """Connections that record the addresses to be reached."""
+    """Connections that record the requested addresses."""
 
     def __init__(self) -> None:
         self.addresses: list[str] = []
@@ -195,7 +195,7 @@ class Asked:
 
 
 def test_name_servers_follow_a_list_that_changes():
-    """A client keeps its name server while that is listed; otherwise it uses another one."""
+    """A client keeps its name server while the list contains it; otherwise it switches to another one."""
     import random
 
     from libramq.rpc.name_server_calls import all_topics

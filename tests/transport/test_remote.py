@@ -1,4 +1,4 @@
-"""Outgoing connections: every request completes exactly once, whatever happens to the other side."""
+"""Outgoing connections: every request completes exactly once, no matter how the other side fails."""
 
 import asyncio
 import socket
@@ -121,7 +121,7 @@ def test_a_connection_that_ends_fails_what_waits_and_the_next_request_makes_anot
 
 @both
 def test_a_loop_that_was_late_sees_that_a_connection_is_made_before_it_gives_it_up(loop, monkeypatch):
-    """A thousand consumers that start together keep it busy: half did not start on a loaded machine."""
+    """A thousand consumers that start together keep the loop busy: half did not start on a loaded machine."""
     monkeypatch.setattr(asyncio_remotes, "CONNECT_TIMEOUT_MS", 50)
 
     async def scenario() -> None:
@@ -140,7 +140,7 @@ def test_a_loop_that_was_late_sees_that_a_connection_is_made_before_it_gives_it_
 
 
 class GivenUp:
-    """What is dialed; its attempt is given up in the moment in which the connection is made."""
+    """A dialed connection whose attempt is abandoned at the moment the connection is made."""
 
     def __init__(self, dialer: SocketDialer) -> None:
         self.dialer = dialer
@@ -164,8 +164,9 @@ class GivenUp:
 
 @both
 def test_a_connection_whose_attempt_is_given_up_as_it_is_made_has_ended(loop):
-    """A loaded machine may need the whole time for it. uvloop's protocol hears of no end then: requests over
-    the connection were never answered, and each raised RuntimeError in a callback."""
+    """A loaded machine may need the whole timeout. uvloop's protocol then never hears of the end: requests
+    over the connection were never answered, and each raised RuntimeError in a callback.
+    """
 
     async def scenario() -> None:
         server, _, address = await serve()

@@ -84,7 +84,7 @@ class World:
         return rang
 
     def stand_still(self, milliseconds: int) -> None:
-        """Let time pass in which no timer fires and nothing is read; then fire the timers that are due."""
+        """Let time pass while no timer fires and nothing is read; then fire the due timers."""
         self.now_ms += milliseconds
         for timer in [each for each in self._timers if each.due_ms <= self.now_ms]:
             self._timers.remove(timer)
@@ -100,7 +100,7 @@ class World:
 
 
 def test_a_turns_requests_are_one_write_unless_a_body_is_large():
-    """A large body is a write of its own, and not copied."""
+    """A large body is written separately, without a copy."""
     world, bodies = World(), (bytes(LARGE_BODY_BYTES - 1), bytes(LARGE_BODY_BYTES))
     for number, body in enumerate(bodies):
         world.send(b"small")
@@ -115,7 +115,7 @@ def test_a_turns_requests_are_one_write_unless_a_body_is_large():
 
 
 def test_what_an_answer_has_us_request_leaves_with_the_read_that_brought_it():
-    """A loop reads several large replies before its next turn; the broker would have nothing to do."""
+    """A loop reads several large replies before its next turn; meanwhile the broker would be idle."""
     world = World()
 
     def answered(_: object) -> None:
@@ -153,7 +153,7 @@ def test_a_refused_connection_fails_what_waited_for_it_and_the_next_request_conn
     world.send()
     world.links[0].dialed.refused(ConnectFailed("nobody there"))
     assert world.bodies() == [ConnectFailed]
-    assert world.lost == [], "it had never been there"
+    assert world.lost == [], "the connection never existed"
     world.send(b"again")
     world.links[1].open()
     world.run()
@@ -234,7 +234,7 @@ def test_requests_on_a_connection_that_is_being_closed_still_have_a_deadline():
 
 
 def test_a_process_that_stood_still_reads_answers_before_it_gives_them_up():
-    """Timers fire before sockets are read, so that thousands of stored messages were reported as failed."""
+    """Timers fire before sockets are read, so thousands of stored messages were reported as failed."""
     world = World()
     world.send(b"stored")
     (link,) = world.links
@@ -249,7 +249,7 @@ def test_a_process_that_stood_still_reads_answers_before_it_gives_them_up():
 
 
 def test_after_standing_still_answers_have_that_time_again_but_not_much_more():
-    """The broker may have stood still as well.
+    """The broker may have been stalled as well.
 
     But a process stopped for an hour does not wait another hour.
     """
@@ -303,7 +303,7 @@ def test_a_connection_that_opens_after_the_stop_is_closed_and_its_requests_faile
 
 
 def test_an_outage_is_logged_when_it_begins_and_when_it_ends(caplog):
-    """It is not logged once for each request that fails meanwhile."""
+    """The log does not repeat it for each request that fails meanwhile."""
     world = World()
     world.remotes.outages = Outages(lambda: MonotonicMs(world.now_ms))
     for _ in range(3):

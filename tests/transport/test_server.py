@@ -68,7 +68,9 @@ class Client:
 
     @classmethod
     async def connect(cls, port: int, *, receive_bytes: int = 0) -> "Client":
-        """Connect. receive_bytes: how much the system takes without a reader; 0: as it likes, some 30 MB."""
+        """Connect. `receive_bytes` limits what the system buffers without a reader; with 0 it chooses, some
+        30 MB.
+        """
         raw = socket.socket()
         if receive_bytes:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -235,7 +237,7 @@ class EchoEngine:
 def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop, monkeypatch):
     """A consumer of a thousand queues may request 256 MB at once.
 
-    It was disconnected and returned, for ever.
+    It used to be disconnected and to return, forever.
     """
     monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
     for module in (outgoing, performer):
@@ -266,7 +268,7 @@ def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop,
 
 
 def test_clients_that_read_large_answers_at_the_same_time_are_all_served(loop):
-    """Forty of 4 MiB are more than all connections may leave unread."""
+    """Forty responses of 4 MiB exceed the limit on unread data of all connections."""
 
     async def scenario() -> None:
         echo = EchoEngine(bytes(4 * 1024 * 1024))
@@ -327,7 +329,7 @@ def test_silent_connections_are_closed(loop):
 
 @pytest.mark.parametrize("rounds", range(6))
 def test_a_connection_that_is_being_accepted_while_the_server_closes_is_closed_too(loop, rounds):
-    """It is accepted in several rounds of the loop; after the last one nobody would close its socket."""
+    """Accepting takes several rounds of the loop; after the last one its socket would never be closed."""
 
     async def scenario() -> None:
         echo = Echo()
@@ -345,7 +347,7 @@ def test_a_connection_that_is_being_accepted_while_the_server_closes_is_closed_t
 
 
 def test_a_connection_that_cannot_finish_closing_is_aborted(loop):
-    """Its peer does not read, so that the data written before would be kept for ever."""
+    """Its peer does not read, so the data written earlier would be kept forever."""
 
     async def scenario() -> None:
         clock = ManualClock()
@@ -371,7 +373,7 @@ def test_a_connection_that_cannot_finish_closing_is_aborted(loop):
 def test_a_client_that_sends_nothing_more_and_does_not_read_is_aborted(loop):
     async def scenario() -> None:
         clock = ManualClock()
-        # More than the kernel takes, and less than what makes the server read no more, either.
+        # More than the kernel accepts, but less than the amount at which the server stops reading.
         echo = Echo(bytes(server_module.WRITE_BUFFER_BYTES_HIGH))
         server, port = await serve(echo, clock)
         client = await Client.connect(port)
@@ -458,7 +460,9 @@ def test_one_address_does_not_take_all_connections_of_several_servers(loop, capl
 
 
 def test_the_oldest_that_is_not_authenticated_makes_room(loop):
-    """Of the address that has most of them: an honest client of another one keeps its connection."""
+    """The address with the most such connections loses one: an honest client elsewhere keeps
+    its connection.
+    """
 
     async def scenario() -> None:
         echo = Echo()
@@ -485,7 +489,7 @@ def test_the_oldest_that_is_not_authenticated_makes_room(loop):
 
 
 def test_connections_that_are_being_made_make_room_as_well(loop):
-    """Many are accepted in one round of the loop, and made in the next ones."""
+    """One round of the loop accepts many connections, which are set up in the next rounds."""
 
     async def scenario() -> None:
         census = Census(ConnectionLimits(unauthenticated_max=3))
@@ -524,7 +528,7 @@ def test_a_connection_without_a_first_byte_is_closed(loop):
 
 
 def test_a_client_that_need_not_authenticate_may_be_silent(loop):
-    """Java's connects to every name server every three seconds, unless it is connected."""
+    """Java's client connects to every name server every three seconds unless it is connected."""
 
     async def scenario() -> None:
         clock = ManualClock()
@@ -541,7 +545,7 @@ def test_a_client_that_need_not_authenticate_may_be_silent(loop):
 
 
 def test_a_frame_has_a_limited_time_and_a_large_one_more(loop):
-    """A byte a second is within the time of silence for ever."""
+    """A byte a second never exceeds the idle timeout."""
 
     async def scenario() -> None:
         clock = ManualClock()
@@ -575,7 +579,7 @@ def test_a_frame_has_a_limited_time_and_a_large_one_more(loop):
 
 
 def test_a_frame_that_the_server_does_not_read_is_not_late(loop, monkeypatch):
-    """Without room for more requests, the rest of a large frame is not read, however long that takes."""
+    """Without room for more requests, the rest of a large frame stays unread for as long as necessary."""
 
     class Busy(Echo):
         def received(self, peer: Connection, commands: list[Command]) -> None:
@@ -609,7 +613,9 @@ def test_a_frame_that_the_server_does_not_read_is_not_late(loop, monkeypatch):
 
 
 def test_a_client_that_reads_nothing_is_ended_and_one_that_reads_slowly_is_not(loop):
-    """It may go on sending, and have less unread than what makes the server read no more."""
+    """The client may keep sending, and leave less unread than the amount at which the server
+    stops reading.
+    """
 
     async def scenario() -> None:
         clock = ManualClock()
@@ -641,7 +647,7 @@ def test_a_client_that_reads_nothing_is_ended_and_one_that_reads_slowly_is_not(l
 
 
 def test_connections_leave_descriptors_to_files_and_a_shortage_is_logged_once(loop, caplog):
-    """All descriptors of the process count: the number of a new socket shows how many are in use."""
+    """All descriptors of the process count: a new socket's number shows how many are in use."""
 
     async def scenario() -> None:
         # Other tests' descriptors leave holes, which would count for less than thirty; and so many are closed

@@ -1,4 +1,4 @@
-"""Frames that a server holds, incomplete or waiting to be processed: their sum is bounded."""
+"""The frames that a server holds, incomplete or waiting to be processed, are bounded in sum."""
 
 import pytest
 
@@ -20,12 +20,12 @@ from tests.transport.test_server import Client, serve
 MIB = 1 << 20
 BODY = bytes(4 * MIB)
 SENDERS = 40
-#: Two rounds of reads may be under way when the limit is exceeded; each may complete two frames.
+#: Two rounds of reads may be in progress when the limit is exceeded; each may complete two frames.
 BYTES_MAX = WAITING_BYTES_MAX + 4 * len(BODY)
 
 
 class Slow:
-    """A protocol that processes large requests one by one, on the test's command, and small ones at once."""
+    """A protocol that processes small requests at once, and large ones one by one when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[ServerConnection, Command]] = []
@@ -80,7 +80,7 @@ def test_many_connections_that_wait_with_large_frames_are_read_as_room_is_made(l
         other = await Client.connect(port)
         await until(lambda: slow.waiting_bytes >= WAITING_BYTES_MAX)
         for _ in range(20):
-            await other.ask()  # Small requests are served all the same.
+            await other.ask()  # Small requests are still served.
         answered = 0
         most_bytes = 0
         while answered < SENDERS:
@@ -93,7 +93,7 @@ def test_many_connections_that_wait_with_large_frames_are_read_as_room_is_made(l
         for client in clients:
             (reply,) = await client.read(1)
             assert reply.opaque == 1
-        assert slow.gone == [], "nobody is closed for having waited"
+        assert slow.gone == [], "no connection is closed for having waited"
         await end(server, other, *clients)
 
     run_on(loop, scenario)
@@ -117,7 +117,9 @@ def test_the_frames_of_a_connection_that_ends_make_room(loop):
 
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_clients_that_do_not_read_their_answers_do_not_keep_the_room(loop, monkeypatch):
-    """Frames that wait for their own client could wait for ever, so the worst connection is closed."""
+    """Frames behind their own client's unread responses could wait forever, so the worst connection is
+    closed.
+    """
     monkeypatch.setattr(server_module, "STUCK_MS", 10)
 
     async def scenario() -> None:

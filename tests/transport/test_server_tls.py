@@ -1,4 +1,4 @@
-"""A server's TLS: what its files must be, its modes at sockets, and files that change under connections."""
+"""A server's TLS: requirements on its files, its modes at sockets, and file changes during connections."""
 
 import asyncio
 import ssl
@@ -54,7 +54,7 @@ def expired_authority(certificates: Certificates) -> None:
 
 
 def endless(certificates: Certificates) -> None:
-    """It was read on the loop of a running broker, into all memory."""
+    """A running broker used to read the file on its loop, until memory was full."""
     certificates.certificate.unlink()
     certificates.certificate.symlink_to("/dev/zero")
 
@@ -125,7 +125,7 @@ def test_the_authorities_of_clients_are_read_with_the_rest(certificates: Certifi
 def test_an_expiry_is_announced_a_month_before_and_every_day(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At the start, and with the first connection of each later day; a new certificate ends it."""
+    """At the start, and with the first connection of each later day; a new certificate stops it."""
     expires_s = datetime(2030, 6, 30, tzinfo=UTC).timestamp()
     certificates.issue(not_after=datetime(2030, 6, 30, tzinfo=UTC))
     now_s = expires_s - 40 * 86_400
@@ -181,7 +181,7 @@ def test_options_that_contradict_each_other_are_refused(properties: dict[str, st
 def test_apaches_file_of_options_is_read_and_has_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Apache's guide has it; both of the switches that would check nothing change nothing."""
+    """The file is from Apache's guide; both switches that would disable verification have no effect."""
     file = tmp_path / "tls.properties"
     file.write_text(
         "tls.test.mode.enable=false                     \n"
@@ -408,7 +408,7 @@ def test_unfinished_handshakes_end_the_oldest_and_hold_nobody_else(
         await until(lambda: "the oldest of 10 unfinished handshakes" in caplog.text)
         whole = await connect(port, certificates.tls())
         assert await whole.ask() == b"hi"
-        await until(lambda: server.connection_count == 10)  # Nine of them, and the whole one.
+        await until(lambda: server.connection_count == 10)  # Nine parts, and the whole request.
         assert len(echo.peers) == 1
         for client in half[:15]:
             assert await client.is_ended()
@@ -420,7 +420,7 @@ def test_unfinished_handshakes_end_the_oldest_and_hold_nobody_else(
 
 @on_each_loop
 def test_the_last_handshake_to_come_begins_first_and_none_waits_for_ever(loop: str) -> None:
-    """Behind thousands that never finish, a client would wait for longer than it has patience."""
+    """Behind thousands of handshakes that never finish, a client would lose patience."""
 
     async def scenario() -> None:
         clock, begun, given_up = ManualClock(), list[int](), list[int]()
@@ -439,7 +439,7 @@ def test_the_last_handshake_to_come_begins_first_and_none_waits_for_ever(loop: s
 
 @on_each_loop
 def test_many_handshakes_begin_a_few_at_a_time(loop: str, certificates: Certificates) -> None:
-    """Between two rounds of them everybody else is served."""
+    """All other connections are served between two rounds of handshakes."""
 
     async def scenario() -> None:
         running, rounds, begun = asyncio.get_running_loop(), 0, Counter[int]()
@@ -469,7 +469,7 @@ def test_many_handshakes_begin_a_few_at_a_time(loop: str, certificates: Certific
 
 @on_each_loop
 def test_a_client_that_does_not_read_is_not_read_from_either(loop: str, certificates: Certificates) -> None:
-    """What waits below the encryption counts as for a plain connection."""
+    """Data that waits below the encryption counts like that of a plaintext connection."""
 
     async def scenario() -> None:
         server, echo, port = await serve(ServerTls(certificates.options()))

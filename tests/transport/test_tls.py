@@ -71,7 +71,7 @@ def blocking_ask(address: str, tls: Tls | None) -> bytes:
 
 @pytest.fixture(params=[*LOOPS, "blocking"])
 def ask(request: pytest.FixtureRequest) -> Ask:
-    """Send a server one request through each of the shells."""
+    """Send a server one request through each shell."""
     return blocking_ask if request.param == "blocking" else asyncio_ask(request.param)
 
 
