@@ -1,10 +1,10 @@
-"""The sizes of all tables that an object reaches, found by walking the graph of objects.
+"""The sizes of all tables reachable from an object, found by walking the object graph.
 
     object ─► attribute ─┬► table: counted as "module.Class.attribute"; its elements are walked
                          └► object: counted as "module.Class", unless it is a value; its attributes are walked
 
-Nobody lists the tables, so a new one is counted from its first day. The sizes of one attribute are summed
-over all instances of its class: an entry that stays in one of many tables shows, as does a table that stays.
+Tables are found, not listed, so a new one is counted from its first day. The sizes of one attribute are
+summed over all instances of its class: this shows an entry left in one of many tables, or a table left over.
 """
 
 import enum
@@ -17,17 +17,17 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-#: What has a size that can change, or is replaced by a larger one.
+#: Types whose size can change, or that are replaced by a larger instance.
 TABLES: Final = (dict, list, tuple, set, frozenset, deque, bytearray, array)
-#: What leads nowhere, or everywhere: the modules' own variables are roots of their own (`modules`).
+#: Types that lead nowhere, or everywhere: the modules' own variables are separate roots (`modules`).
 LEAVES: Final = (
     str, bytes, int, float, complex, type, enum.Enum, types.ModuleType, types.CodeType, array, bytearray,
     functools._lru_cache_wrapper,
 )  # fmt: skip
 OURS: Final = "libramq."
-#: Parts of the simulator: its events, its network and its disks are no tables of a node.
+#: Parts of the simulator: its events, network and disks are not tables of a node.
 SIMULATED: Final = "libramq.testing."
-#: What is entered beside our own: what holds tables and functions. Others' locks and loggers are not.
+#: Foreign modules whose objects are entered: they hold tables and functions, unlike locks and loggers.
 ENTERED: Final = ("builtins", "collections", "functools", "itertools", "operator", "types")
 
 
@@ -38,7 +38,7 @@ def table_sizes(*roots: object) -> Counter[str]:
     """
     sizes: Counter[str] = Counter()
     seen = {id(root) for root in roots}
-    reached = list(roots)  # All are kept until the end, or another object might get the number of one.
+    reached = list(roots)  # Keep all objects until the end, so that no id is reused.
     for one in reached:
         for name, value in _attributes(one):
             for found in _counted(name, value, sizes):
@@ -73,9 +73,9 @@ def _set_all(root: types.SimpleNamespace, prefix: str, variables: Mapping[str, o
 
 
 def _counted(name: str, value: object, sizes: Counter[str]) -> Iterator[object]:
-    """Count a table, and the tables in it; yield what else there is.
+    """Count a table, and the tables in it; yield everything else in it.
 
-    A cache or a deque with a limit is not counted: it keeps to that.
+    A cache or a deque with a limit is not counted, because the limit bounds its size.
     """
     if isinstance(value, functools._lru_cache_wrapper):
         size, limit = value.cache_info().currsize, value.cache_info().maxsize
@@ -88,7 +88,7 @@ def _counted(name: str, value: object, sizes: Counter[str]) -> Iterator[object]:
     if not (isinstance(value, deque) and value.maxlen is not None):
         sizes[name] += len(value)  # type: ignore[arg-type]
     if _is_ours(value):
-        yield value  # It has attributes, too.
+        yield value  # The table has attributes as well.
     if isinstance(value, LEAVES):
         return
     if isinstance(value, dict):
@@ -99,7 +99,7 @@ def _counted(name: str, value: object, sizes: Counter[str]) -> Iterator[object]:
 
 
 def _attributes(one: object) -> Iterator[tuple[str, object]]:
-    """Yield an object's attributes by the names that their sizes get."""
+    """Yield an object's attributes under the names used for their sizes."""
     if isinstance(one, types.FunctionType):
         names = one.__code__.co_freevars
         for name, cell in zip(names, one.__closure__ or (), strict=True):
@@ -137,7 +137,7 @@ def _is_private(name: str) -> bool:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # It is empty.
+    except ValueError:  # The slot is empty.
         return None
 
 
@@ -151,7 +151,7 @@ def _is_entered(one: object) -> bool:
 
 
 def _is_value(one: object) -> bool:
-    """Return whether an object is a value: how many equal ones there are means nothing."""
+    """Return whether an object is a value: the number of equal values means nothing."""
     kind = type(one)
     parameters = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
     return isinstance(one, tuple) or (parameters is not None and parameters.frozen)

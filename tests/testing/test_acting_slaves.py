@@ -1,4 +1,4 @@
-"""Acting slaves in the simulator: what waits is delivered once, whatever becomes of its master."""
+"""Acting slaves in the simulator: waiting messages are delivered once, whether or not the master returns."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,7 +45,7 @@ SEEDS_MAX = 12
 LONG = 12
 #: A seed in which many acknowledgements reach the slave.
 BUSY = 27
-#: A seed in which a slave takes acknowledgements just before it is restarted.
+#: A seed in which a slave receives acknowledgements just before it is restarted.
 RESTARTED = 2
 GROUP = GroupPlan(name="G", topics=(("T",),), route_refresh_ms=500)
 
@@ -77,7 +77,7 @@ def run(
 
 
 def caught(rule: type[Invariant], *first: int) -> None:
-    """Check that some seed breaks this rule, and that no seed before breaks another one."""
+    """Check that some seed breaks this rule, and that no earlier seed breaks another one."""
     for seed in (*(first or (LONG,)), *range(SEEDS_MAX)):
         report = run(seed, "end_master", "end_master")
         if report.violation is not None:
@@ -233,7 +233,7 @@ def test_what_an_acting_slave_has_done_outlives_it() -> None:
 
 
 def test_what_was_acknowledged_at_a_slave_that_was_restarted_stays_done() -> None:
-    """It would have been visible again only after the slave had been back."""
+    """Otherwise the message would become visible again after the slave's return."""
     report = run(RESTARTED, "end_acting", every_ms=50_000, has_long_pops=True)
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
     assert report.happenings[Happening.ACTING_ENDED]
@@ -265,7 +265,7 @@ def test_a_master_that_was_taken_for_dead_repeats_nothing() -> None:
 def test_members_read_on_and_only_stock_ones_commit_at_the_slave(
     monkeypatch: pytest.MonkeyPatch, stock_chance: float
 ) -> None:
-    """Those of coordinated groups read under the openings of their master."""
+    """Members of coordinated groups read under their master's openings."""
     commits: list[str] = []
     monkeypatch.setattr(SlavesOnlyRead, "changed_at_slave", lambda *which: commits.append(which[3]))
     report = run(0, "end_master", groups=(replace(GROUP, stock_chance=stock_chance),))

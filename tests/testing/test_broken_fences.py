@@ -1,7 +1,7 @@
 """Fence, lease and persistent state, each broken alone: the simulator must notice within 60 seeds.
 
-Everything else works, the members' lease included. Any invariant may be the one that breaks. Each test begins
-with seeds that have noticed, so that it takes seconds, and goes on with the others where these do not.
+Everything else works, including the members' lease. Any invariant may break first. Each test begins with
+seeds known to notice the fault, so that it takes seconds; if they fail to, it tries the others.
 
 To begin with seed 0, and so to find others: `FIRST_SEEDS=none pytest -s tests/testing/test_broken_fences.py`.
 """
@@ -23,11 +23,11 @@ from libramq.testing.nodes.consumer_node import Handling
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Simulation
 
-#: Faults of the simulator itself are looked for where it is changed.
+#: These tests check the simulator itself, so they run after changes to it.
 pytestmark = pytest.mark.thorough
 SEEDS_MAX = 60
 
-#: Handlers that take longer than members may take to release queues: their last actions are late.
+#: Handlers slower than the time for releasing queues: the members' last actions are late.
 SLOW = GroupPlan(
     name="G",
     topics=(("T",),),
@@ -35,7 +35,7 @@ SLOW = GroupPlan(
     revoke_timeout_ms=1_000,
     handling=Handling(duration_ms_max=20, slow_chance=0.1, slow_ms=1_500),
 )
-#: Short sessions, and handlers that are fast enough for them.
+#: Short sessions, and handlers fast enough for them.
 QUICK = GroupPlan(name="G", topics=(("T",),), session_ms=1_000, handling=Handling(duration_ms_max=20))
 
 
@@ -64,7 +64,7 @@ RESTARTS = scenario(
 )
 
 
-#: Members that freeze and are cut off for longer than their sessions, while others come and go.
+#: Members that freeze or are cut off for longer than their sessions, while others come and go.
 ZOMBIES = scenario(
     *("pause", "join", "pause", "stop", "partition", "join", "partition", "stop") * 2,
     groups=(QUICK,),
@@ -78,7 +78,7 @@ ALONE = scenario(
 )
 
 
-#: Brokers that are killed right behind handovers, twice in each two seconds.
+#: Brokers killed right after handovers, twice every two seconds.
 HASTY = replace(
     CHANGES,
     groups=(QUICK,),
@@ -109,7 +109,7 @@ RESETS = replace(
 
 
 def noticed(what: Scenario, *first: int) -> str:
-    """Return the invariant that breaks first; `first` are the seeds to begin with."""
+    """Return the invariant that breaks first; `first` lists the seeds to begin with."""
     first = () if os.environ.get("FIRST_SEEDS") == "none" else first
     for seed in [*first, *(seed for seed in range(SEEDS_MAX) if seed not in first)]:
         report = Simulation(seed, scenario=what).run()
@@ -181,7 +181,7 @@ def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_fence_that_opens_queues_to_anybody_is_caught(monkeypatch: pytest.MonkeyPatch):
-    """A member that wakes up opens queues that were granted to it before others got them."""
+    """A member that wakes up opens queues granted to it before others got them."""
     open_ = Fences.open
 
     def open_for_anybody(self, group, topic, queue_id, claim):  # type: ignore[no-untyped-def]
@@ -197,7 +197,7 @@ def test_a_fence_that_opens_queues_to_anybody_is_caught(monkeypatch: pytest.Monk
 
 
 def test_grants_behind_openings_that_a_fence_takes(monkeypatch: pytest.MonkeyPatch):
-    """Otherwise a queue that an operator closed is granted to its last reader with the closing's epoch."""
+    """Otherwise a queue closed by an operator is granted to its last reader under the closing's epoch."""
     grant = Fences.grant
 
     def take(self, what):  # type: ignore[no-untyped-def]
@@ -216,7 +216,7 @@ def test_grants_behind_openings_that_a_fence_takes(monkeypatch: pytest.MonkeyPat
 def test_coordinator_state_lost_in_a_restart_is_caught(
     monkeypatch: pytest.MonkeyPatch, field: str, first: tuple[int, ...]
 ):
-    """Queues are granted to others while their members still read them."""
+    """Queues are granted to new members while the old ones still read them."""
     put = Entries.put
 
     def forget(self, group, state):  # type: ignore[no-untyped-def]

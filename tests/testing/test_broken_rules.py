@@ -1,6 +1,6 @@
 """Every invariant has a rule that is broken here on purpose: the simulator must notice within some seeds.
 
-The scenarios are narrow, so that few seeds are enough; `pytest -s` prints which it took.
+The scenarios are narrow, so that few seeds are enough; `pytest -s` prints the seeds used.
 """
 
 import functools
@@ -79,7 +79,7 @@ from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
 from tests.testing import test_acting_slaves
 
-#: Faults of the simulator itself are looked for where it is changed.
+#: These tests check the simulator itself, so they run after changes to it.
 pytestmark = pytest.mark.thorough
 SEEDS_MAX = 30
 
@@ -109,7 +109,7 @@ def scenario(
 
 
 def caught(rule: type[Invariant] | str, what: Scenario) -> None:
-    """Check that some seed breaks this rule, and that no seed before breaks another one."""
+    """Check that some seed breaks this rule, and that no earlier seed breaks another one."""
     name = rule if isinstance(rule, str) else rule.name
     for seed in range(SEEDS_MAX):
         report = Simulation(seed, scenario=what).run()
@@ -162,7 +162,7 @@ def let_files_lead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broker_that_accepts_any_offset_is_caught(monkeypatch: pytest.MonkeyPatch):
-    """Files that wait for the log would keep offsets within it, too, so here they do not wait."""
+    """Files that wait for the log would also keep offsets within it, so here they do not wait."""
     let_files_lead(monkeypatch)
     monkeypatch.setattr(DoneWhenDurable, "_judge", lambda *_: None)
     commit = ConsumerOffset.commit
@@ -191,7 +191,7 @@ def test_progress_files_ahead_of_the_log_are_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fence_that_accepts_everything_is_caught(monkeypatch: pytest.MonkeyPatch):
-    """The members do not know, either, when their session has ended."""
+    """The members do not know when their session has ended, either."""
     monkeypatch.setattr(Fences, "check", lambda *_: None)
     monkeypatch.setattr(Lease, "until_ms", property(lambda _: FOREVER, lambda *_: None), raising=False)
     monkeypatch.setattr(NoHandlerAfterTheSession, "handling_began", lambda *_: None)
@@ -255,7 +255,7 @@ def test_releases_without_a_commit_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_unreported_releases_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """The coordinator takes the queue only after a while."""
+    """The coordinator reclaims the queue only after a timeout."""
 
     monkeypatch.setattr(MemberCoordination, "_release", lambda self, _: self._released.clear())
     caught(HandoversAreShort, scenario("join", "join", "join", group=OURS))
@@ -274,7 +274,7 @@ def test_unrecorded_openings_are_caught(monkeypatch: pytest.MonkeyPatch, forgott
 def test_a_removed_static_member_returns_as_another_member():
     """An operator removes it.
 
-    Its queues go to others and return with its name, which is recorded as moves.
+    Its queues go to others and return with its name; the history records both as moves.
     """
     what = scenario("bounce", "remove", group=replace(OURS, is_static=True), members=3)
     for seed in (6, 7, 11):
@@ -301,7 +301,7 @@ def test_commits_of_unhandled_messages_are_caught(monkeypatch: pytest.MonkeyPatc
 
 
 def test_offsets_beyond_what_was_read_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """A broadcasting member that returns reads an offset from its file that is too high."""
+    """A broadcasting member that returns reads an excessive offset from its file."""
     read = LocalOffsetStore.read
 
     def beyond(self: LocalOffsetStore, queue: MessageQueue) -> int | None:
@@ -325,7 +325,7 @@ def test_endless_redelivery_is_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_delays_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """As it was stored, and as it is now."""
+    """The wall clock at storing time, and the current one."""
     monkeypatch.setattr(StoredMoments, "moment_of", lambda self, _, store_timestamp_ms: store_timestamp_ms)
     deliver = DelaySchedule.deliver
     monkeypatch.setattr(DelaySchedule, "deliver", lambda self, _: deliver(self, self._store._clock.wall_ms()))
@@ -334,7 +334,7 @@ def test_delays_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_delays_that_trust_a_clock_to_the_millisecond_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """What clock synchronisation moves into the future by a few milliseconds is delivered at once."""
+    """Messages that clock synchronization shifts a few milliseconds into the future are delivered at once."""
     unnoticed_ms = schedule.UNNOTICED_MS
     monkeypatch.setattr(schedule, "UNNOTICED_MS", 0)
     monkeypatch.setattr(
@@ -371,7 +371,7 @@ def test_sessions_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
 def test_held_pulls_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
     handle = PullMessage.handle
 
-    @functools.wraps(handle)  # With the mark that it serves a request.
+    @functools.wraps(handle)  # Keeps the mark of a request handler.
     def by_wall_clock(self: PullMessage, request: Any) -> Any:
         return handle(self, msgspec.structs.replace(request, monotonic_ms=request.wall_ms))
 
@@ -409,7 +409,7 @@ def test_grants_before_a_release_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def replicated(*actions: str, **other: object) -> Scenario:
-    """A scenario with a master and a slave, another broker, and members that find the slave soon."""
+    """A scenario with a master and a slave, another broker, and members that soon discover the slave."""
     group = replace(OURS, route_refresh_ms=500)
     return scenario(*actions, group=group, broker_count=2, slave_count=1, **other)
 
@@ -445,9 +445,11 @@ def test_answers_before_a_slave_has_the_message_are_caught(monkeypatch: pytest.M
 
 
 def test_slaves_that_are_ahead_of_the_masters_disk_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """Members read at the slave what the master loses in a power cut, and skip its replacement."""
+    """Members read messages at the slave that the master loses in a power cut, and skip
+    their replacements.
+    """
     monkeypatch.setattr(HAService, "_end", property(lambda self: self._store.end))
-    # A member may read both messages of an offset: that is the same fault, and with some seeds seen first.
+    # A member may read both messages of an offset: the same fault, which some seeds show first.
     monkeypatch.setattr(OneMessageAnOffset, "delivered", lambda *_: None)
     ends = ((2_000, "end_master"), (11_000, "end_master"))
     caught(

@@ -67,7 +67,7 @@ def test_a_stop_during_the_start_leaves_nothing():
 
 
 def test_a_send_is_acknowledged_although_its_broker_was_away():
-    """Attempts fail and the program sends again; each message is stored in the end."""
+    """Attempts fail and the program retries; each message is stored in the end."""
     made = cluster()
     made.produce("T", interval_ms=50, body_bytes=20)
     (producer,) = made.producers

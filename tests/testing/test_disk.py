@@ -18,7 +18,7 @@ def test_a_removed_directory_is_back_with_its_files_when_the_power_took_its_remo
     disk.fsync(file)
     for directory in path.parents:
         disk.sync_directory(directory)
-    for _ in range(20):  # Each removal reaches the platter, or it does not.
+    for _ in range(20):  # Each removal may or may not reach the platter.
         disk.remove_tree(path.parent)
         assert not disk.exists(path.parent)
         disk.power_cut()
@@ -30,7 +30,7 @@ def test_a_removed_directory_is_back_with_its_files_when_the_power_took_its_remo
 
 @pytest.mark.parametrize("unsynced", ["/", "/a", "/a/b"])
 def test_a_file_is_lost_with_the_name_of_a_directory_above_it(unsynced: str):
-    """A disk may keep what was synced only as far as names lead there."""
+    """A disk may keep synced data only as far as directory entries lead to it."""
     path, found = Path("/a/b/file"), []
     for seed in range(20):
         disk = MemoryDisk(VirtualTime(), random.Random(seed))
@@ -53,7 +53,7 @@ def test_a_file_cannot_be_made_in_a_directory_that_is_not_there():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_text_in_a_new_directory_survives_a_power_cut(seed: int):
-    """Offsets of broadcasting members and a name server's configuration are written like this."""
+    """The offsets of broadcasting members and a name server's configuration are written this way."""
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     disk.replace_text(Path("/home/user/offsets/offsets.json"), "{}")
     disk.power_cut()

@@ -1,4 +1,6 @@
-"""A frozen coordinator in the simulator: nobody is told, and its group reads the other brokers on."""
+"""A frozen coordinator in the simulator, without notice to anyone: its group reads on at the
+other brokers.
+"""
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
@@ -13,12 +15,12 @@ from libramq.testing.simulation import Simulation
 SEED = 1
 GROUP = GroupPlan(name="G", topics=(("T",),), route_refresh_ms=500)
 FROZEN_AT_MS, FROZEN_FOR_MS = 5_000, 16_000
-#: Members read on until their leases end, after 10 s at most; then the frozen broker is missed, too.
+#: Members read on until their leases end, after at most 10 s; then the frozen broker is missed as well.
 STALL_MS_MAX = 6_000
 
 
 class Frozen(Invariant):
-    """Freezes the coordinator, and notes the longest time in which a queue elsewhere is not read."""
+    """Freezes the coordinator, and records the longest time for which a queue elsewhere is not read."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -48,7 +50,7 @@ class Frozen(Invariant):
 
 
 def test_the_other_brokers_are_read_on_after_some_seconds() -> None:
-    """It took 20 s: name servers looked for silent brokers every 5 s, members went on asking the frozen one,
+    """It took 20 s: name servers checked for silent brokers every 5 s, members kept asking the frozen one,
     and its successor waited for members that had returned under new ids.
     """
     scenario = Scenario(

@@ -1,4 +1,6 @@
-"""The growth of tables: a table that keeps what is gone is noticed, wherever it is, and there is none."""
+"""The growth of tables: a table that keeps dead entries is noticed wherever it is, and no
+such table exists.
+"""
 
 import functools
 import types
@@ -79,7 +81,7 @@ def _ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_ours")
 def test_tables_are_found_wherever_they_are() -> None:
-    """In attributes, slots, tuples with names, structs, closures, partial functions and bound methods."""
+    """In attributes, slots, named tuples, structs, closures, partial functions and bound methods."""
     sizes = table_sizes(Held())
     prefix = "testing.test_growth."
     found = {name.replace(OF_THIS_MODULE, prefix.rstrip(".")): size for name, size in sizes.items()}
@@ -104,7 +106,7 @@ def test_tables_are_found_wherever_they_are() -> None:
 
 @pytest.mark.usefixtures("_ours")
 def test_tables_of_modules_and_classes_are_found() -> None:
-    """Caches without a limit too; those with one keep to it."""
+    """Caches without a limit count; those with a limit stay within it."""
     module = types.ModuleType("tests.some")
     kind = type("Kind", (), {"__module__": "tests.some", "table": {1: 1}})
     vars(module).update(table=[1, 2], Kind=kind, cached=cached, cached_with_limit=cached_with_limit)
@@ -131,7 +133,7 @@ def some_groups(*names: str) -> Turnover:
 
 
 def test_nothing_is_left_after_five_minutes_of_joins_and_leaves() -> None:
-    """`bench/day_of_joins` has all kinds of groups, and a day."""
+    """`bench/day_of_joins` covers all kinds of groups, for a day."""
     turnover = some_groups("Coordinated", "Stock")
     assert leaks(turnover, FIVE_MINUTES_MS // EVENT_MS) == []
     assert turnover.world.history.handled_count > 100
@@ -143,7 +145,7 @@ def test_nothing_is_left_by_members_of_kafka_groups() -> None:
 
 
 def test_a_new_table_of_a_broker_that_keeps_what_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here each coordinated group remembers its former members in a table that nothing else knows of."""
+    """Here each coordinated group remembers its former members in an otherwise unknown table."""
     remove = GroupMembership.remove
 
     def remember(self: GroupMembership[Any, Any], member: GroupMember[Any, Any]) -> None:

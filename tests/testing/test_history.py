@@ -1,4 +1,4 @@
-"""The history: every watcher gets the facts it takes, from the moment it watches."""
+"""The history: every watcher gets the facts of its kinds, from the moment it watches."""
 
 from libramq.testing.history import History, Watcher
 from libramq.testing.machine.virtual_time import VirtualTime

@@ -1,4 +1,4 @@
-"""The broker that users' tests start: a message that is sent is received, and nothing is left behind."""
+"""The broker for users' own tests: sent messages are received, and nothing is left behind."""
 
 import asyncio
 from pathlib import Path

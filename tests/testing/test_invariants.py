@@ -1,4 +1,4 @@
-"""Invariants: what they require, and what they must not."""
+"""Invariants: what they require, and what they must tolerate."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,7 +50,7 @@ def test_readers_are_not_judged_any_more_once_the_network_failed():
 
 
 def test_a_read_whose_answer_comes_after_its_brokers_death_counts():
-    """The partition's queue is known from before (seed 810099)."""
+    """The partition's queue is already known (seed 810099)."""
     simulation = Simulation(1)
     reads = KafkaConsumedAtLeastOnce(simulation.cluster)
     node = simulation.cluster.brokers["broker-a"]
@@ -76,7 +76,7 @@ def test_a_kafka_commit_beyond_its_queues_end_sets_the_end():
 
 
 def test_only_queues_that_a_broker_names_are_read_again_after_a_reset():
-    """A topic had fewer queues for a while; the others were left as they are (seed 6112800129)."""
+    """The topic had fewer queues for a while; the others stay as they are (seed 6112800129)."""
     pops = PopPlan(members=1, invisible_ms=1_000, retries_max=1, handling=Handling())
     cluster = Simulation(1, scenario=replace(draw_scenario(1), pops=pops)).cluster
     replays = ResetsReplay(cluster)
@@ -90,9 +90,9 @@ def test_only_queues_that_a_broker_names_are_read_again_after_a_reset():
     assert replays.is_met()
 
 
-#: Where the logs of slaves of broker-a end when it is killed, and where its own does.
+#: Where the logs of broker-a's slaves end when it is killed, and where its own log ends.
 FIRST_END, SECOND_END, LOG_END = 100, 110, 120
-#: An attempt: which one, at which broker, and where in its log.
+#: A delivery attempt: its number, its broker, and its place in the broker's log.
 BY_MASTER = 2, "broker-a", FIRST_END
 BY_SLAVE = 2, "broker-b", 500
 
@@ -131,7 +131,7 @@ def test_an_attempt_that_comes_again_otherwise_breaks_the_rule(
 
 
 def test_what_the_slave_had_not_copied_before_it_ended_itself_counts(monkeypatch: pytest.MonkeyPatch):
-    """It acted first, and is gone when the master returns."""
+    """The slave acted first, and is gone when the master returns."""
     cluster = _pair()
     rule = AttemptsComeOnce(cluster)
     rule.broker_died("broker-a", durable_to=None)
@@ -147,7 +147,7 @@ def test_what_the_slave_had_not_copied_before_it_ended_itself_counts(monkeypatch
 def test_a_delivery_that_no_slave_had_copied_may_come_again(
     monkeypatch: pytest.MonkeyPatch, place: int, is_frozen: bool
 ):
-    """When its master was killed, or froze (seed 8100467)."""
+    """This holds if the master was killed or frozen (seed 8100467)."""
     rule = DelayedMessagesComeOnce(_pair())
     rule.deferred("broker-a", "T", "id", MonotonicMs(0))
     if is_frozen:
@@ -167,7 +167,7 @@ def test_a_delivery_that_no_slave_had_copied_may_come_again(
 def test_one_of_two_copies_may_be_popped_after_the_other_is_acknowledged(
     monkeypatch: pytest.MonkeyPatch, place: int, is_broken: bool
 ):
-    """Of messages whose master had not redelivered them just before its end none is."""
+    """Two copies exist only if the master redelivered the message just before its end."""
     rule = AcknowledgedStaysDone(_pair())
     _kill_master(rule)
     rule.acknowledged("POPPERS", "T", "id", "broker-a")
@@ -208,7 +208,7 @@ def _kill_master(rule: OfPairs) -> None:
 
 
 def _freeze_master(rule: OfPairs) -> None:
-    """Let it stand still for a while, and copy the rest when it is awake."""
+    """Freeze the master for a while, and let the slaves copy the rest when it is awake."""
     master, *slaves = rule.cluster.every_slave[0].master, *rule.cluster.every_slave
     master.process.is_paused = True
     rule.step()
@@ -221,7 +221,7 @@ def _freeze_master(rule: OfPairs) -> None:
 def _store(
     monkeypatch: pytest.MonkeyPatch, attempts: Sequence[tuple[int, str, int]], first: int = 20
 ) -> None:
-    """Let a message be sent once, and have these attempts."""
+    """Send a message once, with these delivery attempts."""
 
     def message(times: int, place: int) -> SimpleNamespace:
         return SimpleNamespace(message_id="id", reconsume_times=times, physical_offset=place)

@@ -1,6 +1,6 @@
-"""Kafka's groups of KIP-848 in the simulator: deliberate faults of their coordinator are noticed.
+"""KIP-848 groups in the simulator: deliberate faults of their coordinator are noticed.
 
-Each test begins with seeds that have noticed, as in test_broken_fences.py.
+Each test begins with seeds known to notice the fault, as in test_broken_fences.py.
 """
 
 import os
@@ -24,7 +24,7 @@ SEEDS_MAX = 40
 
 
 def scenario(*actions: str, brokers: int = 1, every_ms: int = 1_000, **plan: object) -> Scenario:
-    """One topic, one of Kafka's groups; an action every second."""
+    """One topic, one KIP-848 group; an action every second."""
     times = range(4_000, 4_000 + every_ms * len(actions), every_ms)
     settings: dict[str, object] = {"members": 3, "commit_ms": 300} | plan
     return Scenario(
@@ -49,7 +49,7 @@ SEVERAL = scenario(
 
 
 def noticed(what: Scenario, *first: int) -> str:
-    """Return the invariant that breaks first; `first` are the seeds to begin with."""
+    """Return the invariant that breaks first; `first` lists the seeds to begin with."""
     first = () if os.environ.get("FIRST_SEEDS") == "none" else first
     for seed in [*first, *(seed for seed in range(SEEDS_MAX) if seed not in first)]:
         report = Simulation(seed, scenario=what).run()
@@ -77,7 +77,7 @@ def test_partitions_that_are_granted_before_they_are_given_up(monkeypatch: pytes
 
 @pytest.mark.thorough
 def test_epochs_that_a_restart_forgets(monkeypatch: pytest.MonkeyPatch):
-    """Members are forgotten with them, so they join a group that begins anew."""
+    """Members are forgotten as well, so they join a group that starts from scratch."""
     monkeypatch.setattr(ModernGroupRecords, "begin", lambda *_: None)
     monkeypatch.setattr(ModernGroupRecords, "restored", lambda *_: iter(()))
     noticed(RESTARTS)
@@ -103,7 +103,7 @@ def test_commits_under_any_epoch(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.thorough
 def test_sessions_that_never_end(monkeypatch: pytest.MonkeyPatch):
-    """What a killed member had is owned by nobody."""
+    """A killed member's partitions are left without an owner."""
 
     def tick(self, now_ms):  # type: ignore[no-untyped-def]
         if self._assign_at_ms is not None and self._assign_at_ms <= now_ms:
@@ -135,7 +135,7 @@ def test_commits_that_stay_at_the_coordinator(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.thorough
 def test_partitions_whose_numbers_are_forgotten_in_a_restart(monkeypatch: pytest.MonkeyPatch):
-    """Until other brokers have answered, all numbers seemed to be those of this broker's queues."""
+    """Until other brokers have answered, all numbers seemed to belong to this broker's queues."""
     monkeypatch.setattr(Nodes, "_numbers_itself", lambda self, topic: not self.known)
     noticed(SEVERAL)
 

@@ -1,5 +1,5 @@
-"""Every attribute that the tests of this directory replace exists: most of them are thorough, so a quick run
-would not notice a rename.
+"""Every attribute that the tests of this directory replace exists: most of these tests are thorough ones, so
+a quick run would not notice a rename.
 """
 
 import ast
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def patches(module: Path) -> Iterator[tuple[str, str]]:
-    """Yield each object whose attribute a module replaces, in the module's words, and the attribute."""
+    """Yield each object whose attribute a module replaces, as the module writes it, and the attribute."""
     for node in ast.walk(ast.parse(module.read_text())):
         match node:
             case ast.Call(

@@ -1,4 +1,4 @@
-"""The simulated process: what happens in it when, and what no longer does."""
+"""The simulated process: the order of its events, and the events that no longer happen."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from libramq.testing.machine.virtual_time import VirtualTime
 
 
 class Program:
-    """A process, its timers and what happened in it."""
+    """A process with its timers and a record of its events."""
 
     def __init__(self) -> None:
         self.time = VirtualTime()
@@ -37,7 +37,7 @@ def test_a_cancelled_timer_does_nothing() -> None:
 
 
 def test_events_of_a_paused_process_happen_in_their_order_when_it_continues() -> None:
-    """Timers, events from outside and what is to happen now wait alike; none is lost."""
+    """Timers, external events and immediate actions all wait; none is lost."""
     program = Program()
     program.timers.after(1, program.note("timer"))
     program.process.reach(2, program.note("arrival"))
@@ -50,7 +50,7 @@ def test_events_of_a_paused_process_happen_in_their_order_when_it_continues() ->
 
 
 def test_a_timer_that_waits_for_a_paused_process_can_still_be_cancelled() -> None:
-    """Both were due while it was paused; the first one cancels the second when it continues."""
+    """Both timers were due while it was paused; the first one cancels the second when it continues."""
     program = Program()
 
     def cancel() -> None:
@@ -65,7 +65,7 @@ def test_a_timer_that_waits_for_a_paused_process_can_still_be_cancelled() -> Non
 
 
 def test_what_pauses_a_process_again_while_it_continues_loses_no_event() -> None:
-    """The events behind the pause wait for the next time."""
+    """The events after the pause wait for the next time."""
     program = Program()
     program.timers.after(1, program.process.pause)
     program.timers.after(2, program.note("behind"))
@@ -78,7 +78,7 @@ def test_what_pauses_a_process_again_while_it_continues_loses_no_event() -> None
 
 
 def test_events_of_a_dead_process_do_not_happen() -> None:
-    """Neither in its next life."""
+    """They do not happen in its next life either."""
     program = Program()
     program.timers.after(1, program.note("of the first life"))
     program.process.kill()

@@ -1,4 +1,4 @@
-"""Simulated clusters: every invariant holds, whatever a seed does to a cluster."""
+"""Simulated clusters: every invariant holds under all faults that a seed causes."""
 
 import functools
 import os
@@ -19,19 +19,19 @@ from libramq.testing.scenarios.faults import Faults
 from libramq.testing.scenarios.scenario import Scenario, draw_scenario
 from libramq.testing.simulation import Report, Simulation
 
-#: Those of a quick run: cheap ones, in which most of what can happen happens. scripts/search plays others.
+#: The seeds of a quick run: cheap ones that cover most kinds of events. scripts/search plays others.
 SEEDS = (0, 1, 2, 4, 7, 8, 9, 12, 16, 21, 29, 30, 31, 33, 34, 36, 40, 48, 49, 50)
 SEEDS_A_TEST = 5
-#: One of a group of each kind; seed 9 has two dead letters.
+#: Seeds with one group of each kind; seed 9 has two dead letters.
 SEEDS_PLAYED_TWICE = (0, 1, 4, 9, 40)
-#: Commits that a fence refuses, and handovers whose coordinator ends, occur in 4 of 300 seeds: 200 would
-#: miss one of them now and then.
+#: Commits refused by a fence, and handovers whose coordinator ends, occur in 4 of 300 seeds: 200 would miss
+#: one of them now and then.
 SEEDS_OF_RARE_HAPPENINGS = 400
 
 
 @functools.cache
 def run(seed: int) -> Report:
-    """Return the report of a seed, for all tests that use it."""
+    """Return a seed's report, cached for all tests that use it."""
     report = Simulation(seed).run()
     assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
     return report
@@ -79,7 +79,7 @@ def test_a_producer_whose_messages_are_not_acknowledged_sends_them_again_ever_la
 
 
 def test_a_member_leaves_while_brokers_find_each_other():
-    """In seed 487 brokers used to wait for it for a whole session, and no queue had an owner meanwhile."""
+    """In seed 487 brokers used to wait for it for a whole session, while no queue had an owner."""
     scenario = Scenario(
         broker_count=3,
         is_sync=True,
@@ -98,7 +98,7 @@ def test_a_member_leaves_while_brokers_find_each_other():
 
 @pytest.mark.parametrize("name", ["kill_brokers", "undo", "happen", "_end", "__init__"])
 def test_an_unknown_fault_is_refused_when_its_scenario_is_made(name: str):
-    """Once the simulation runs it would count as a violation, which some tests expect."""
+    """During the simulation it would count as a violation, which some tests expect."""
     with pytest.raises(AssertionError, match=f"there is no fault {name}"):
         replace(draw_scenario(0), actions=((2_000, name),))
 
@@ -129,7 +129,7 @@ def test_a_stopping_broker_may_be_killed():
 
 
 def test_a_broker_apart_from_the_name_server_only_loses_no_queue(monkeypatch: pytest.MonkeyPatch):
-    """Its peers and clients reach it: it stays a broker of the cluster, and members come and go meanwhile."""
+    """Its peers and clients can reach it: it stays a broker of the cluster while members come and go."""
     scenario = Scenario(
         broker_count=2,
         is_sync=True,
@@ -153,7 +153,7 @@ def test_a_broker_apart_from_the_name_server_only_loses_no_queue(monkeypatch: py
         disturb(self, what)
 
     monkeypatch.setattr(Faults, "_disturb", note)
-    for seed in (2, 3):  # Each broker is apart in one of them; in one nobody hears of it.
+    for seed in (2, 3):  # Each broker is cut off in one of the seeds; in one seed no other process notices.
         report = Simulation(seed, scenario=scenario).run()
         assert report.is_ok, f"seed {seed}: {report.violation}"
     for broker in ("broker-a", "broker-b"):
@@ -215,7 +215,7 @@ def test_setting_wall_clocks_changes_nothing(
         histories = []
         for set_wall in (NodeClock.set_wall, lambda self, by_ms: None):
             monkeypatch.setattr(NodeClock, "set_wall", set_wall)
-            # What is not noticed moves a delay by as much; a clock that was set is read once more.
+            # Unnoticed changes shift delays by as much; a clock that was set is read once more.
             monkeypatch.setattr(faults, "SLEWED_MS_MAX", 0)
             monkeypatch.setattr(virtual_time, "TURN_MS_MAX", 0)
             report = Simulation(seed, scenario=scenario, lines_kept=None).run()

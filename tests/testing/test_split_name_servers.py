@@ -17,7 +17,7 @@ def test_a_broker_missing_at_one_name_server_keeps_its_queues_and_groups(
 
     def one_broker(self: Faults) -> None:
         with monkeypatch.context() as chance:
-            chance.setattr(self._random, "random", lambda: 0.0)  # One broker, and it hears of it.
+            chance.setattr(self._random, "random", lambda: 0.0)  # One broker is cut off, and it is notified.
             split(self)
 
     monkeypatch.setattr(Faults, "split_name_servers", one_broker)

@@ -2,7 +2,7 @@
 
     residents stay      visitors: join ─► leave, are killed, or freeze until their sessions are over ─► join
 
-After it only the residents are left, and every table of every process should have its first size again.
+Afterwards only the residents are left, and every table of every process should be back to its first size.
 """
 
 import itertools
@@ -29,10 +29,10 @@ PRODUCER_INTERVAL_MS: Final = 10_000
 BODY_BYTES: Final = 30
 #: By then topics and routes exist.
 SET_UP_MS: Final = 2_000
-#: How often sizes are taken, and how far apart: a request that is under way is not in all of them.
+#: The number of size samples, and the time between them: a request in progress is not in all of them.
 SAMPLES: Final = 4
 SAMPLE_MS: Final = 3_730
-#: In which a visitor ends: it leaves, is killed, or freezes.
+#: The ways in which a visitor ends: it leaves, is killed, or freezes.
 WAYS: Final = 3
 
 _GROUP: Final = GroupPlan(name="", topics=(("T1", "T2"), ("T1",)), route_refresh_ms=30_000, persist_ms=5_000)
@@ -50,7 +50,7 @@ KAFKA_GROUPS: Final = (
     KafkaGroupPlan(name="KafkaStatic", topics=("T2",), members=1, static_chance=1.0),
 )
 
-#: What is larger after a longer time, whoever comes and goes, by the beginning of its name; and its limit.
+#: Tables that grow with time regardless of turnover, by the prefix of their name; and their limit.
 MAY_GROW: Final = {
     "broker.processor.administration.runtime_info.": "samples of the last ten minutes, one a second",
     "broker.messages.throughput.": "counts of the last minute, hour and day, LONG_KEYS_MAX names in each",
@@ -64,7 +64,7 @@ MAY_GROW: Final = {
 }
 
 Visitor = SimulatedConsumer | SimulatedKafkaMember | SimulatedProducer
-#: By process: the sizes of its tables.
+#: The table sizes of each process.
 Sizes = Mapping[str, Counter[str]]
 
 
@@ -84,7 +84,7 @@ class Change:
 
 
 class Turnover:
-    """One cluster, and those who come and go: members of each group, and producers."""
+    """One cluster with its residents and visitors: members of each group, and producers."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Turnover:
         self.cluster = Cluster(
             self.world, ClusterPlan(broker_count=brokers, is_sync=False, kafka_groups=tuple(kafka_groups))
         )
-        #: How often somebody has joined or left.
+        #: The number of joins and leaves so far.
         self.events = 0
         self._groups = groups
         self._joins: list[Callable[[], Visitor]] = [
@@ -115,12 +115,12 @@ class Turnover:
         for topic in TOPICS:
             self.cluster.produce(topic, interval_ms=PRODUCER_INTERVAL_MS, body_bytes=BODY_BYTES)
         for plan in self._groups:
-            self.cluster.join(plan, kind=0)  # All topics of the group are known from the beginning.
+            self.cluster.join(plan, kind=0)  # All topics of the group are known from the start.
         self.cluster.kafka.join_all()
         self.come_and_go(2 * WAYS * len(self._joins))
 
     def come_and_go(self, events: int) -> None:
-        """Have somebody join or leave that often, one every ten seconds; then have all visitors leave."""
+        """Make this many joins and leaves, one every ten seconds; then have all visitors leave."""
         places = [_visits(join) for join in self._joins]
         for _, place in zip(range(events), itertools.cycle(places), strict=False):
             next(place)
@@ -133,8 +133,8 @@ class Turnover:
         self._pass(QUIET_MS)
 
     def sizes(self) -> list[Sizes]:
-        """Return the sizes of all tables of the processes that stay, some times."""
-        of_modules = table_sizes(modules(sys.modules))  # Nothing is under way there.
+        """Return several samples of the sizes of all tables of the resident processes."""
+        of_modules = table_sizes(modules(sys.modules))  # Nothing is in progress there.
         taken: list[Sizes] = []
         for _ in range(SAMPLES):
             of_processes = {name: table_sizes(*roots) for name, roots in self._processes().items()}
@@ -143,7 +143,7 @@ class Turnover:
         return taken
 
     def _processes(self) -> dict[str, tuple[object, ...]]:
-        """Return the roots of each process that stays."""
+        """Return the roots of each resident process."""
         cluster = self.cluster
         found: dict[str, tuple[object, ...]] = {}
         for nodes in (cluster.name_servers, cluster.members, cluster.producers):
@@ -157,7 +157,7 @@ class Turnover:
         return self.cluster.producers[-1]
 
     def _forget_the_dead(self) -> None:
-        """Drop those that have ended from the lists of the cluster, which would grow with each."""
+        """Drop ended processes from the cluster's lists, which would otherwise grow with each visitor."""
         cluster = self.cluster
         cluster.members[:] = [one for one in cluster.members if one.process.is_alive]
         cluster.kafka.all[:] = [one for one in cluster.kafka.all if one.process.is_alive]
@@ -179,7 +179,7 @@ def grown(before: Iterable[Sizes], after: Iterable[Sizes]) -> list[Change]:
 
 
 def _visits(join: Callable[[], Visitor]) -> Generator[None]:
-    """Have one visitor come after the other; every step is one that joins or leaves."""
+    """Run one visitor after the other; every step is a join or a leave."""
     for way in itertools.cycle(range(WAYS)):
         visitor = join()
         try:
@@ -188,11 +188,11 @@ def _visits(join: Callable[[], Visitor]) -> Generator[None]:
             (stop, visitor.kill, visitor.process.pause)[way]()
             yield
         finally:
-            visitor.kill()  # A frozen one has lost its session by now.
+            visitor.kill()  # A frozen visitor has lost its session by now.
 
 
 def _extremes(samples: Iterable[Sizes], choose: Callable[[Iterable[int]], int]) -> Sizes:
-    """Return the largest or the smallest size of each table; a table that is not there has none."""
+    """Return the largest or the smallest size of each table; a missing table has none."""
     taken = list(samples)
     return {
         process: Counter(
