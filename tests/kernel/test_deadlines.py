@@ -52,7 +52,7 @@ def test_a_deadline_can_be_moved_both_ways_and_cancelled():
 
 
 def in_turns(queue: Deadlines, milliseconds: int) -> None:
-    """Let time pass as a performer does, with a run whenever something is due."""
+    """Let time pass as a performer does: run the deadlines whenever something is due."""
     for now_ms in range(milliseconds):
         for _ in range(3):
             if queue.next_due_ms is not None and queue.next_due_ms <= now_ms:
@@ -64,7 +64,7 @@ def in_turns(queue: Deadlines, milliseconds: int) -> None:
 def test_a_deadline_that_is_always_due_again_rests(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ago_ms: int, raises: bool
 ):
-    """Set in the past it would look like a stall, which extends all deadlines, and both would spin."""
+    """A deadline in the past would look like a stall, which extends all deadlines, and both would spin."""
     monkeypatch.setattr(module, "TURNS_MAX", 3)
     queue = Deadlines()
     calls: list[int] = []
@@ -104,7 +104,7 @@ def test_a_deadline_that_reschedules_itself_for_now_waits_for_the_next_run():
 
 
 def test_many_due_actions_are_left_to_further_runs():
-    """Otherwise thousands that are due in one moment keep requests from being served."""
+    """Otherwise thousands of actions due at one moment would delay requests."""
     begin_turn = turns_of(2)
     diary = Diary()
     for number in range(5):

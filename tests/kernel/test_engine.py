@@ -1,4 +1,4 @@
-"""The engine: a timer that fires late means that the process stood still; idle time does not."""
+"""The engine: a late timer means that the process was stalled; idle time does not."""
 
 from functools import partial
 
@@ -61,7 +61,7 @@ class Stuck:
 
 
 def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.LogCaptureFixture):
-    """Nor is it mistaken for a process that stood still, which would extend all deadlines by that time."""
+    """It is not mistaken for a stalled process either, which would extend all deadlines by that time."""
     judge = Judge()
     begin_ms = judge.clock.monotonic_ms()
     kernel = Kernel(judge.clock)
@@ -91,7 +91,9 @@ def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.Log
 
 
 def test_something_found_to_be_overdue_is_no_stall():
-    """A service that is behind, for example after a restart, sets its deadline to when something was due."""
+    """A service that is behind, for example after a restart, sets its deadline to the time
+    something was due.
+    """
     clock = ManualClock()
     kernel = Kernel(clock)
     stood: list[int] = []
@@ -112,7 +114,7 @@ def test_something_found_to_be_overdue_is_no_stall():
 
 
 def test_more_than_one_turn_can_do_is_no_stall():
-    """An attacker could extend all sessions otherwise, with pulls that expire together."""
+    """Otherwise an attacker could extend all sessions with pulls that expire together."""
     judge = Judge()
     judge.engine.workload.begin_turn = turns_of(1)
     for _ in range(9):
@@ -153,7 +155,7 @@ def test_a_failing_hook_holds_up_none_of_the_others():
 def test_a_request_read_before_a_late_timer_ends_no_session():
     """After SIGCONT an event loop reads sockets first.
 
-    Sessions of peers that had not sent yet used to be ended.
+    Sessions of peers that had not sent anything yet used to end.
     """
     judge = Judge()
     judge.clock.advance(6_000)
@@ -169,7 +171,7 @@ def test_a_request_read_before_a_late_timer_ends_no_session():
 
 
 def test_what_follows_an_event_runs_by_phase_and_once():
-    """What an action enlists for an earlier phase comes next; a failing action stops none of the others."""
+    """An action enlisted for an earlier phase runs next; a failing action stops none of the others."""
     kernel = Kernel(ManualClock())
     engine = Engine(kernel, Judge(), Hooks())
     called: list[str] = []

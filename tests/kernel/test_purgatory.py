@@ -1,4 +1,4 @@
-"""The purgatory: a waiting answer is sent once, counted while it waits, and dropped with its connection."""
+"""The purgatory: a waiting response is sent once, counted while it waits, and dropped with its connection."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from libramq.kernel.purgatory import Parked, Purgatory
 
 @dataclass(eq=False, slots=True)
 class Answer(Parked):
-    """An answer that records whether it expired or was unlinked."""
+    """A response that records whether it expired or was unlinked."""
 
     expired: int = 0
     unlinked: int = 0
@@ -71,7 +71,7 @@ def test_parked_answers_disappear_with_their_connection(purgatory, deadlines):
 
 
 def test_the_answers_of_an_ended_connection_are_dropped_one_by_one(deadlines):
-    """20,000 took 0.1 s of one turn."""
+    """Dropping 20,000 responses took 0.1 s of one turn."""
     works: list[Iterator[None]] = []
     purgatory = Purgatory(deadlines, works.append)
     gone, stays = FakePeer(), FakePeer()
@@ -103,7 +103,7 @@ def test_parked_answers_are_counted_by_connection_and_in_all(purgatory, monkeypa
 
 
 def test_one_user_or_address_leaves_room_for_others(purgatory, monkeypatch):
-    """A user with eleven connections kept everybody from signing in by Kafka, and from waiting."""
+    """A user with eleven connections kept all others from Kafka logins, and from waiting."""
     monkeypatch.setattr(module, "PARKED_PER_PARTY_MAX", 2)
     monkeypatch.setattr(module, "PARKED_BYTES_PER_PARTY_MAX", 100)
     users = [FakePeer() for _ in range(3)]

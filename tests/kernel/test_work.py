@@ -1,4 +1,4 @@
-"""Long work: what one event causes for many is not done in one turn."""
+"""Long work: when one event affects many objects, the work is spread over several turns."""
 
 from collections.abc import Callable, Iterator
 
@@ -26,7 +26,7 @@ class Turns:
         self.engine = Engine(self.kernel, Nobody(), Hooks())
 
     def turn(self) -> None:
-        """Run what is due now, and what follows."""
+        """Run everything that is due now, and what follows from it."""
         self.engine.tick()
         self.engine.settle()
 
@@ -145,7 +145,7 @@ def test_a_work_goes_on_with_what_calls_back_and_with_an_error_that_it_brings(tu
 
 
 def test_a_work_hears_of_what_could_not_begin(turns: Turns):
-    """It was dropped, and whoever had begun it waited for its end."""
+    """The work was dropped, and its caller waited for its end."""
     done: list[object] = []
 
     def fail(_: Callable[[object], None]) -> None:

@@ -1,4 +1,4 @@
-"""Brief work: how much of the time it may hold the loop. The wait for a processor, as Linux reports it."""
+"""Brief work: how long it may hold the loop; and the wait for a processor, as Linux reports it."""
 
 import sys
 from pathlib import Path
@@ -9,14 +9,14 @@ from libramq.runtime.asyncio_seams import LONG_US, REST, USUAL_US_MAX, BriefWork
 
 
 def held(times_us: list[int]) -> tuple[float, float]:
-    """Do work that takes these times; the share of it that the loop did, and of the time that it was held."""
+    """Do work of these durations; return the share done by the loop, and the share of time it was held."""
     brief, now_us, held_us, own = BriefWork(), 0, 0, 0
     for took_us in times_us:
         if brief.may_begin(now_us):
             brief.ended(now_us, now_us + took_us)
             held_us += took_us
             own += 1
-        now_us += took_us + 100  # Requests come in between.
+        now_us += took_us + 100  # Requests arrive in between.
     return own / len(times_us), held_us / now_us
 
 
@@ -32,7 +32,7 @@ def test_a_slow_one_now_and_then_changes_nothing() -> None:
 @pytest.mark.parametrize("took_us", [500, 2_000, 8_000, 20_000, 3_000_000])
 def test_slow_work_holds_the_loop_for_some_hundredths_of_the_time_at_most(took_us: int) -> None:
     own, share = held([took_us] * 4_000)
-    assert 0 < own < 0.03  # It is tried again, as the disk may be fast by now.
+    assert 0 < own < 0.03  # The loop tries again now and then, as the disk may be fast by now.
     assert share < 0.03
 
 

@@ -1,4 +1,4 @@
-"""Large requests: there is room for some at a time, shared fairly by all connections."""
+"""Large requests: only some fit at a time, and all connections share the room fairly."""
 
 import pytest
 from tests.fakes import FakePeer
@@ -35,7 +35,7 @@ def test_one_that_exceeds_all_room_begins_when_it_is_alone(large):
     huge, other = reserve(10 * HUGE_LANE_BYTES), reserve(HALF)
     assert large.take(other)
     assert not large.take(huge)
-    assert not large.take(reserve(HALF)), "nobody overtakes it"
+    assert not large.take(reserve(HALF)), "no request overtakes it"
     assert large.free(other) == [huge]
 
 

@@ -157,7 +157,7 @@ def test_brief_work_is_done_within_its_event_and_what_follows_is_settled_before_
     assert line.writes == [b"asked flushed"]
     assert seen == [(0, 0)]
     assert words.settled == 1
-    words.effects.defer(lambda: ask(None))  # Nothing is settled after it, but after brief work.
+    words.effects.defer(lambda: ask(None))  # Nothing is settled after it, except after brief work.
     words.performer.follow()
     words.timers.come()
     assert line.writes == [b"asked flushed", b"flushed"]
@@ -171,7 +171,7 @@ def test_brief_work_is_done_within_its_event_and_what_follows_is_settled_before_
 
 
 def test_large_answers_leave_one_by_one(words):
-    """The client has the first while the next one is made."""
+    """The client has the first one while the next one is prepared."""
     line, large = Line(), bytes(TURN_BYTES_MAX)
     words.performer.received(line, [say(large), say(b"small"), say(large), say(large)])
     assert line.writes == [large]
@@ -183,7 +183,9 @@ def test_large_answers_leave_one_by_one(words):
 
 
 def test_what_follows_from_brief_work_is_settled_even_if_its_result_cannot_be_processed(words):
-    """Part of it may have been: a flush has shown readers new messages when an answer fails."""
+    """Part of the result may have been processed: a flush has shown readers new messages when a response
+    fails.
+    """
     words.threads.does_brief_work = words.expects_failures = True
 
     def done(_: object) -> None:
@@ -397,7 +399,7 @@ def test_a_connection_whose_large_request_waits_for_room_is_not_served(words):
     "wanted", [Room(1), Callback(lambda done: None), 5], ids=["room", "callback", "number"]
 )
 def test_work_that_waits_for_what_it_cannot_have_ends_with_its_connection(words, wanted):
-    """It would keep its room for ever, and its client would wait as long."""
+    """It would keep its room forever, and its client would wait as long."""
     line, other, done = Line(), Line(), []
     words.expects_failures = True
 
@@ -449,7 +451,7 @@ def test_what_is_only_offered_is_dropped_for_a_client_that_does_not_read(words):
             words.effects.offer(connection, piece)
 
     words.performer.received(line, [offer])
-    assert b"".join(line.writes) == 2 * piece, "the second one is what puts it behind"
+    assert b"".join(line.writes) == 2 * piece, "the second one puts it behind"
     line.unsent_bytes = 0
     words.performer.received(line, [offer])
     assert b"".join(line.writes) == 4 * piece
@@ -480,7 +482,7 @@ def test_steps_take_one_turn_each_and_others_are_served_between(words):
 
 
 def test_steps_of_one_read_share_one_turn(words):
-    """Each of 64 jobs that end at their first step took a turn of its own, before any other connection."""
+    """Each of 64 jobs that ended at their first step took a separate turn before any other connection."""
     line = Line()
     taken: list[int] = []
 
@@ -555,7 +557,7 @@ def test_connections_that_do_not_read_wait_while_unread_answers_exceed_the_limit
         words.performer.writable(line)
     for _ in range(100):
         words.timers.ring()
-    assert len(sleeper.writes) > written, "who has read is served again"
+    assert len(sleeper.writes) > written, "a client that has read is served again"
 
 
 def test_the_connection_with_most_unread_bytes_is_closed_when_notifications_fill_the_memory(words):
@@ -599,7 +601,9 @@ def test_answers_that_are_being_sent_close_no_connection_and_nobody_else_is_serv
 
 
 def test_nobody_is_served_while_closed_connections_still_have_too_much_unread(words):
-    """Requests of 500 clients came in one round of the loop, and all were answered before any had ended."""
+    """Requests of 500 clients arrived in one round of the loop, and all were answered before
+    any had ended.
+    """
     lines = [Line() for _ in range(100)]
     answer = bytes(UNREAD_BYTES_MAX // 10)
     for line in lines:
@@ -621,7 +625,7 @@ def test_nobody_is_served_while_closed_connections_still_have_too_much_unread(wo
 
 
 def test_all_are_served_again_as_soon_as_a_closed_connection_has_ended(words):
-    """They waited for 20 ms each time that clients which do not read were closed."""
+    """They waited for 20 ms each time that clients were closed for not reading."""
     lines = [Line() for _ in range(12)]
     for line in lines[:-1]:
         line.leaves_at_once = False
@@ -637,7 +641,7 @@ def test_all_are_served_again_as_soon_as_a_closed_connection_has_ended(words):
     while words.timers.due and not waiting.writes:
         words.timers.ring()
     assert waiting.writes == [b"brief"]
-    assert len(words.timers.due) <= 1, "the others have one timer together"
+    assert len(words.timers.due) <= 1, "the others share one timer"
 
 
 def test_effects_are_performed_although_something_else_in_their_turn_failed(words):
@@ -656,7 +660,7 @@ class Ring(msgspec.Struct, frozen=True):
 
 
 def test_an_engine_that_serves_nobody_has_effects_of_its_own():
-    """Its timers, questions and failures are those of every engine; it needs neither threads nor a port."""
+    """Its timers, requests and failures are those of every engine; it needs neither threads nor a port."""
     clock, timers = ManualClock(), ManualTimers()
     kernel = Kernel(clock)
     rung: list[int] = []
@@ -687,7 +691,7 @@ def test_an_engine_that_serves_nobody_has_effects_of_its_own():
 
 
 def test_a_request_that_cannot_be_sent_fails_without_holding_up_other_effects(words):
-    """Otherwise registrations would wait for it for ever, and other clients for their answers."""
+    """Otherwise registrations would wait for it forever, and other clients for their responses."""
     line, outcomes = Line(), []
     words.expects_failures = True
 

@@ -1,4 +1,4 @@
-"""Worker threads run jobs by kind, in order if there is one thread, and report to the loop."""
+"""Worker threads run jobs by kind, in order if there is a single thread, and report to the loop."""
 
 import asyncio
 import gc
@@ -51,7 +51,7 @@ def test_flushes_follow_each_other_and_close_waits_for_all_of_them() -> None:
                 lambda number=number: order.append(number),
                 lambda _, n=number: reported.append(n),
             )
-        await result_of(threads, Thread.DISK, int)  # Another kind does not wait for it.
+        await result_of(threads, Thread.DISK, int)  # A job of another kind does not wait for it.
         assert order == []
         release.set()
         await threads.close()
@@ -86,7 +86,7 @@ def test_a_thread_that_waits_keeps_no_result() -> None:
         result = await result_of(threads, Thread.COMPUTE, Large)
         kept = weakref.ref(result)
         del result
-        await result_of(threads, Thread.COMPUTE, int)  # The thread has left the first job behind.
+        await result_of(threads, Thread.COMPUTE, int)  # The thread no longer refers to the first job.
         gc.collect()
         assert kept() is None
         await threads.close()
@@ -136,7 +136,7 @@ def test_brief_work_is_done_by_the_loop_until_it_takes_long(monkeypatch) -> None
     def wait(_: object) -> int:
         return now_us * 99 // 100
 
-    monkeypatch.setattr(ProcessorWait, "waited_us", wait)  # Nearly all of it was others' work.
+    monkeypatch.setattr(ProcessorWait, "waited_us", wait)  # Nearly all of that time went to others' work.
     assert threads.run_brief(lambda: work(LONG_US), results.append)
     assert threads.run_brief(lambda: work(100 * LONG_US), results.append)
     assert not threads.run_brief(lambda: work(100), results.append)
