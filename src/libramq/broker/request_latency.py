@@ -1,5 +1,5 @@
-"""The latency of requests by code, for metrics, from arrival to answer; and which requests are logged as
-slow.
+"""The latency of requests by code, for metrics, from the start of processing to the answer; and which
+requests are logged as slow.
 
 Waiting for the disk, for slaves and for name servers counts, and so do the turns of others between the steps
 of a request. A held pull or poll waits for messages, so its answers are counted separately, and are never
