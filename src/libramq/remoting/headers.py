@@ -439,7 +439,7 @@ class PushReplyHeader(Header):
 
 
 #: Ours: the number of messages of each check point of a pop, in the order of `startOffsetInfo` and of the
-#: body. Our brokers send it in reply to `lbMaxMsgNums`, which identifies them.
+#: body. Our brokers send it in reply to `lbMaxMsgNums`; by this field clients recognise them.
 MESSAGE_COUNTS: Final = "lbMsgCounts"
 #: Ours: how long a broker had a pop before it took the messages, which are invisible from then on. With
 #: another clock, a client cannot tell this from `popTime`.

@@ -51,8 +51,8 @@ class AppendStatus(Enum):
     UNKNOWN_ERROR = auto()
 
 
-#: The replies for messages that are stored with less redundancy than required
-#: #: (SendMessageProcessor.handlePutMessageResult).
+#: The replies for messages that are stored, but less safely than required
+#: (SendMessageProcessor.handlePutMessageResult).
 NOT_SAFE: Final = {
     Missing.ANSWER: (ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk did not confirm it"),
     Missing.DISK: (ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk has failed"),
