@@ -1,6 +1,8 @@
 """Kafka's clients on three broker processes, some of which are killed."""
 
 import json
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -425,17 +427,34 @@ def test_a_topic_whose_deletion_an_absent_broker_missed_can_neither_vanish_nor_b
     assert len(leaders_of(cluster, "missed", 2, A)) == 2
 
 
+def delete_offsets(port: int, group: str, topic: str, count: int) -> list[int]:
+    """Return the error codes of an OffsetDelete (version 0), which confluent_kafka does not have."""
+    name, of_topic = group.encode(), topic.encode()
+    body = struct.pack(">hhiHH", 47, 0, 7, 0, len(name)) + name
+    body += struct.pack(">iH", 1, len(of_topic)) + of_topic + struct.pack(f">i{count}i", count, *range(count))
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as peer, peer.makefile("rb") as answers:
+        peer.sendall(struct.pack(">i", len(body)) + body)
+        answer = answers.read(int.from_bytes(answers.read(4)))
+    parts = struct.unpack(">" + "ih" * count, answer[-6 * count :])
+    assert list(parts[::2]) == list(range(count))
+    return list(parts[1::2])
+
+
 def test_no_group_counts_as_deleted_whose_offsets_an_absent_broker_keeps(cluster: KafkaCluster):
     """A new group of its name would skip the records of that broker."""
     group = cluster.group_at(A, "absent")
     cluster.create("offsets", 3)
-    leaders_of(cluster, "offsets", 3, A)
+    leaders = leaders_of(cluster, "offsets", 3, A)
     produce(cluster, "offsets", range(3), b"a")
     consumer = cluster.consumer(group)
     consumer.commit(offsets=[TopicPartition("offsets", each, 1) for each in range(3)], asynchronous=False)
     admin = cluster.admin(A)
     with cluster.killed(B):
         wait_until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "B is gone")
+        codes = delete_offsets(cluster.ports[A], group, "offsets", 3)
+        assert codes == [
+            KafkaError.COORDINATOR_NOT_AVAILABLE if leaders[each] == B else 0 for each in range(3)
+        ]
         with pytest.raises(KafkaException) as refused:
             admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
         assert refused.value.args[0].code() == KafkaError.COORDINATOR_NOT_AVAILABLE

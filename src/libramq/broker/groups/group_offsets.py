@@ -8,7 +8,7 @@ A copy is used while the queue's broker is away: the queue cannot be read then, 
 position. Undelivered commits are sent with the next commit or query after the broker is back.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -181,38 +181,46 @@ class GroupOffsets:
         if not queried:
             finish()
 
-    def remove(self, group: str, queues: Sequence[MessageQueue]) -> None:
-        """Delete offsets at other brokers."""
-        self._forget(group, queues)
-        for name in self._others.names():
-            self._others.exchange(name, Exchange(group, removed=queues), lambda _: None)
+    def remove(self, group: str, queues: Sequence[MessageQueue], done: Callable[[Set[str]], None]) -> None:
+        """Delete offsets at other brokers; `done` is called with those that have some of them left."""
+
+        def removed(failed: Set[str]) -> None:
+            self._forget(group, [queue for queue in queues if queue.broker_name not in failed])
+            done(failed)
+
+        self._send_all(Exchange(group, removed=queues), {queue.broker_name for queue in queues}, removed)
 
     def delete(self, group: str, done: Callable[[bool], None]) -> None:
         """Delete a group at other brokers; `done` is called with whether none of them has offsets of it left.
 
         One that is away has them, as far as there are copies.
         """
-        names = self._others.names()
-        waiting = set(names)
-        holders = {queue.broker_name for queue in self._copies.get(group, ())}
-        failed = holders - {*names, self._name}
 
-        def finish() -> None:
+        def deleted(failed: Set[str]) -> None:
             if not failed:
                 self._forget(group, list(self._copies.get(group, ())))
             done(not failed)
 
+        holders = {queue.broker_name for queue in self._copies.get(group, ())}
+        self._send_all(Exchange(group, is_deleted=True), {*self._others.names(), *holders}, deleted)
+
+    def _send_all(self, what: Exchange, holders: Set[str], done: Callable[[Set[str]], None]) -> None:
+        """Send an exchange to all other brokers; `done` is called with the holders that did not apply it."""
+        names = self._others.names()
+        waiting = set(names)
+        failed = set(holders) - {*names, self._name}
+
         def answered(name: str, outcome: Exchanged | LibraError) -> None:
-            if isinstance(outcome, LibraError):
+            if isinstance(outcome, LibraError) and name in holders:
                 failed.add(name)
             waiting.discard(name)
             if not waiting:
-                finish()
+                done(failed)
 
         for name in names:
-            self._others.exchange(name, Exchange(group, is_deleted=True), partial(answered, name))
+            self._others.exchange(name, what, partial(answered, name))
         if not names:
-            finish()
+            done(failed)
 
     # At a queue's broker.
 

@@ -5,11 +5,11 @@ metadata is not stored. Offsets are deleted only in topics that no member of the
 deletes some and checks the group again, because members may have joined.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from libramq.auth.audit import Changed, Kind
 from libramq.auth.operation import Resource, ResourceKind
@@ -43,6 +43,13 @@ _Checked = tuple[wire.WantedGroup, ErrorCode | None]
 _SomeOfTopic = tuple[str, str, Sequence[int]]
 #: A topic, and a commit to a partition of it.
 _Wanted = tuple[str, wire.CommittedPartition]
+
+
+class _Removed(NamedTuple):
+    """The outcome for a partition whose offset is deleted. queue: None if there is no such partition."""
+
+    code: ErrorCode
+    queue: MessageQueue | None
 
 
 class OffsetRequests:
@@ -305,13 +312,13 @@ class OffsetRequests:
             ErrorCode.NON_EMPTY_GROUP if self._groups.has_foreign_members(name) or not is_readable else None
         )
 
-    def _remove(self, name: str, principal: Principal, step: Sequence[tuple[str, int]]) -> list[ErrorCode]:
-        """Remove some offsets; return a code for each partition."""
+    def _remove(self, name: str, principal: Principal, step: Sequence[tuple[str, int]]) -> list[_Removed]:
+        """Remove some offsets of this broker; return the outcome for each partition."""
         refusal = self._deletion_refusal(name, principal)
         read = self._read_topics(name) if refusal is None else frozenset()
-        codes: list[ErrorCode] = []
+        results: list[_Removed] = []
         for topic, group in groupby(step, key=itemgetter(0)):
-            indexes = [index for _, index in group]
+            places = [self._nodes.place(topic, index) for _, index in group]
             code = refusal or ErrorCode.NONE
             # Upstream: KafkaApis.handleOffsetDeleteRequest requires Read on each topic.
             if code is ErrorCode.NONE and not self._groups.may_read(name, topic, principal):
@@ -319,15 +326,10 @@ class OffsetRequests:
             if code is ErrorCode.NONE and topic in read:
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             if code is ErrorCode.NONE:
-                places = [self._nodes.place(topic, index) for index in indexes]
-                queues = [queue for queue in places if queue is not None]
-                own = {queue.queue_id for queue in queues if self._nodes.is_own(queue)}
+                own = {each.queue_id for each in places if each is not None and self._nodes.is_own(each)}
                 self._offsets.remove_queues(name, topic, own)
-                others = [queue for queue in queues if not self._nodes.is_own(queue)]
-                if others:
-                    self._group_offsets.remove(name, others)
-            codes += [code] * len(indexes)
-        return codes
+            results += [_Removed(code, place) for place in places]
+        return results
 
     def _read_topics(self, name: str) -> frozenset[str]:
         """Return the topics to which the group's members subscribe."""
@@ -338,10 +340,34 @@ class OffsetRequests:
         return frozenset(modern.topics if modern is not None else ()).union(*map(subscribed_topics, distinct))
 
     def _removed(
-        self, request: wire.OffsetDeleteRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
+        self, request: wire.OffsetDeleteRequest, slot: Slot, parts: Sequence[Sequence[_Removed]]
     ) -> None:
+        """Remove the offsets of other brokers, and answer once they have."""
         code = code_of_write(self._committing)
-        codes = list(chain.from_iterable(parts))
+        results = list(chain.from_iterable(parts))
+        queues = [each.queue for each in results if not each.code and each.queue is not None]
+        others = [queue for queue in dict.fromkeys(queues) if not self._nodes.is_own(queue)]
+        answer = slot.guarded(partial(self._answer_removed, request, slot, code, results))
+        if others:
+            self._group_offsets.remove(request.group_id, others, answer)
+        else:
+            answer(frozenset())
+
+    def _answer_removed(
+        self,
+        request: wire.OffsetDeleteRequest,
+        slot: Slot,
+        code: ErrorCode,
+        results: Sequence[_Removed],
+        failed: Set[str],
+    ) -> None:
+        """Answer; failed: the brokers that still have their offsets."""
+        codes = [
+            ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if not each.code and each.queue is not None and each.queue.broker_name in failed
+            else each.code
+            for each in results
+        ]
         every = partitions_of(request.topics)
         changed = [
             str(Resource(ResourceKind.TOPIC, topic))
