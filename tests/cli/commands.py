@@ -12,9 +12,9 @@ import libramq
 from tests.cli.forked import ForkedCommands
 
 COMMAND = [sys.executable, "-m", "libramq"]
-#: How long anything may take before it is a failure; a crowded machine needs ten seconds to start Python.
+#: How long anything may take before the test fails; a busy machine needs ten seconds to start Python.
 SECONDS_MAX = 150
-#: What a server prints at a signal.
+#: Output of servers on a signal.
 STOPPING = "Stopping; a second Ctrl-C ends it at once.\n"
 _COMMANDS = ForkedCommands()
 SOURCE = str(Path(libramq.__file__).resolve().parent.parent)
@@ -77,7 +77,7 @@ def wait_gone(pid: int) -> None:
 
 
 def without_pauses(err: str) -> str:
-    """Return a server's log without what tests or a busy machine cause: diagnoses of groups, and stalls."""
+    """Return a server's log without the effects of tests or of a busy machine: group diagnoses and stalls."""
     lines = err.splitlines(keepends=True)
     caused = ("the process was stalled", "WARNING group group=")
     return "".join(line for line in lines if not any(each in line for each in caused))

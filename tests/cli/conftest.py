@@ -1,4 +1,4 @@
-"""A `libra up` of its own for the tests of the commands."""
+"""A separate `libra up` for the tests of the commands."""
 
 import signal
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""Commands as processes of their own, forked from one that has loaded their modules.
+"""Commands as separate processes, forked from one that has loaded their modules.
 
-A start of Python with LibraMQ's modules takes some 300 ms of processor, a fork a few, as long as neither the
-garbage collector nor the interpreter's end touches all that was loaded. The process reads orders as lines of
-JSON and answers each with the exit code.
+Starting Python with LibraMQ's modules takes some 300 ms of processor time, a fork a few, as long as neither
+the garbage collector nor the interpreter's shutdown touches everything loaded. The process reads orders as
+lines of JSON and answers each with the exit code.
 """
 
 import atexit
@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-#: What most commands load when they run.
+#: The modules that most commands load.
 MODULES = (
     "libramq.broker.shell",
     "libramq.cli.main",
@@ -29,12 +29,12 @@ MODULES = (
     "libramq.sync",
     "uvloop",
 )
-#: What loads the rest: the modules of the commands themselves, and those that print help and errors.
+#: Commands that load the other modules: those of commands, and those that print help and errors.
 WARMING = (["admin", "topicList", "--help"], ["send", "-t"], ["tail", "-t"], ["bench", "produce", "-t"])
 
 
 class ForkedCommands:
-    """Runs commands in turn; made anew after a command that did not end in time."""
+    """Runs commands in turn; recreated after a command that did not end in time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class ForkedCommands:
         cwd: Path | None,
         seconds: float,
     ) -> tuple[int, str, str]:
-        """Run a command and return its exit code and what it printed; raises subprocess.TimeoutExpired."""
+        """Run a command and return its exit code and its output; raises subprocess.TimeoutExpired."""
         with self._lock, tempfile.TemporaryDirectory() as directory:
             streams = [str(Path(directory) / name) for name in ("stdin", "stdout", "stderr")]
             Path(streams[0]).write_text(stdin)
@@ -104,7 +104,9 @@ def _become(order: str) -> NoReturn:
     code = 1
 
     def leave() -> None:
-        """End before the interpreter frees its modules; threads have ended, as atexit comes after them."""
+        """End before the interpreter frees its modules; threads have ended by then, as atexit runs after
+        them.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

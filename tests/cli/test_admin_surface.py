@@ -307,7 +307,7 @@ def test_queues_with_unread_messages_are_abandoned_on_request_only(up):
 
 
 def test_a_table_has_a_dash_for_none(capsys):
-    """A message without tags had the tags None."""
+    """A message without tags used to show the tags None."""
     rows([{"tags": None, "queueOffset": 0, "storeTimestamp": 0}], "tags, queueOffset, storeTimestamp").show(
         json=False
     )

@@ -1,4 +1,4 @@
-"""`libra up --brokers 3`: one cluster of several processes, which live and end together."""
+"""`libra up --brokers 3`: one cluster of several processes, which start and end together."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ def cluster(tmp_path) -> Iterator[Cluster]:
 
 
 async def registered(admin: Admin, topic: str) -> None:
-    """Wait until the name server knows a topic at all brokers."""
+    """Wait until the name server knows a topic at every broker."""
     while True:
         with contextlib.suppress(RouteNotFound):
             route = await admin.topic_route(topic)
@@ -103,7 +103,7 @@ async def test_a_topic_its_messages_and_its_group_span_all_brokers(cluster):
 
 
 async def test_brokers_of_up_refuse_unsigned_peers(cluster):
-    """Otherwise every program on the machine could pretend to be one of the brokers."""
+    """Otherwise any program on the machine could pretend to be one of the brokers."""
     async with Admin(namesrv=cluster.namesrv) as admin:
         brokers = (await admin.cluster_info()).broker_addr_table
     remotes = AsyncioRemotes(SystemClock().monotonic_ms)
@@ -117,7 +117,7 @@ async def test_brokers_of_up_refuse_unsigned_peers(cluster):
 
 
 def test_the_children_get_no_secret_by_arguments_and_no_signals_of_the_terminal(cluster):
-    """Ctrl-C while one was being started again left a traceback, and "did not stop cleanly"."""
+    """Ctrl-C while one was being restarted left a traceback, and "did not stop cleanly"."""
     for pid in cluster.children:
         assert os.getpgid(pid) != os.getpgid(cluster.process.pid)  # A terminal's Ctrl-C is not for them.
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -136,7 +136,7 @@ def test_a_name_server_reads_the_credentials_of_its_brokers(tmp_path):
 
 
 async def test_a_broker_that_has_to_be_killed_is_a_failure(tmp_path, monkeypatch):
-    """`libra up` ended with 0, twenty seconds later and without a word."""
+    """`libra up` used to end with 0, twenty seconds later and without a message."""
     monkeypatch.setattr(broker_children, "STOP_SECONDS", 0.5)
     config = BrokerConfig(broker_name="broker-b", listen_port=free_broker_port(), store_path=str(tmp_path))
     children = BrokerChildren([config], LogLevel.WARNING)
@@ -156,7 +156,7 @@ def test_no_process_survives_a_kill_of_the_parent(cluster):
 
 
 def _line(stream, text):
-    """Read lines until one has a text."""
+    """Read lines until one contains a text."""
     for line in stream:
         if text in line:
             return line
@@ -203,7 +203,7 @@ async def test_with_keep_going_a_killed_broker_stays_away(tmp_path, capsys):
 
 
 def _err(capsys, before, text):
-    """Return whether a text was written to standard error by now."""
+    """Return whether a text has been written to standard error by now."""
     before.append(capsys.readouterr().err)
     return text in "".join(before)
 

@@ -1,4 +1,4 @@
-"""`libra dlq`: a group's dead letters, listed, shown, exported, and sent again."""
+"""`libra dlq` lists, shows, exports and resends a group's dead letters."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ def sent_again(namesrv):
 
 
 def test_they_are_listed_with_what_their_handler_raised(up, letters):
-    """So are their number among the groups, and the topic that they came from."""
+    """Their number among the groups is shown as well, and the topic they came from."""
     shown = libra("dlq", "list", "-g", GROUP, namesrv=up.namesrv)
     assert shown.code == 0
     for letter in letters:
@@ -86,7 +86,7 @@ def test_one_is_shown_whole_and_all_are_exported(up, letters, tmp_path):
 
 
 def test_one_some_or_all_are_sent_again(up, letters):
-    """To their topic, with tags, keys and properties, and with the dead letter's place."""
+    """They go to their topic, with tags, keys and properties, and with the dead letter's place."""
     one = libra("dlq", "replay", "-g", GROUP, letters[0].message_id, namesrv=up.namesrv)
     assert one.out == f"sent 1 dead letter of {GROUP} again: 1 to {TOPIC}\n"
     (message,) = sent_again(up.namesrv)
@@ -126,7 +126,7 @@ def test_what_cannot_be_done_is_one_line(up, letters, arguments, says):
 
 
 def test_an_export_replaces_nothing_and_leaves_no_part_of_it(up, letters, tmp_path):
-    """A directory or a file that was there used to be answered with "this is a file; name a directory"."""
+    """An existing directory or file used to be answered with "this is a file; name a directory"."""
     (tmp_path / "a").write_text("mine")
     for path, says in ((tmp_path, "is a directory; name a file in it"), (tmp_path / "a", "exists already")):
         assert says in one_line(libra("dlq", "export", "-g", GROUP, "-o", str(path), namesrv=up.namesrv))
@@ -145,7 +145,7 @@ def test_an_export_replaces_nothing_and_leaves_no_part_of_it(up, letters, tmp_pa
     ],
 )
 def test_who_interrupts_a_replay_learns_how_to_go_on_with_the_same(letters, capsys, is_by_id, says):
-    """The command that it named sent to the topics they came from, and what nobody had asked for."""
+    """The suggested command used to resend to the original topics, including unselected messages."""
     progress = _Progress("-g 'a|b' -t Elsewhere", is_by_id=is_by_id)
     for number, letter in enumerate(progress.begun(letters)):
         if number == 1:
@@ -177,7 +177,7 @@ class Sender:
 
 
 def test_a_rate_is_kept_and_a_failure_ends_it(letters):
-    """What was sent is known."""
+    """The number of sent messages is known."""
     now, done = [0.0], []
 
     def sleep(seconds):
@@ -191,7 +191,7 @@ def test_a_rate_is_kept_and_a_failure_ends_it(letters):
 
 @pytest.mark.parametrize("named", ["TBW102", "%RETRY%other", "%DLQ%other", "a b", ""])
 def test_a_dead_letter_cannot_name_a_topic_that_brokers_trust(letters, named):
-    """Anybody may write such a property; whoever sends again has an operator's rights."""
+    """Anybody may write such a property, but a replay has an operator's rights."""
     message = letters[0].message
     forged = {**message.properties, "RETRY_TOPIC": named}
     letter = DeadLetter(GROUP, _with(message, forged))

@@ -1,4 +1,4 @@
-"""The entry of the command: signals at the worst moment, and streams that are closed, full or too narrow."""
+"""The command's entry point: signals at the worst moment, and streams that are closed, full or too narrow."""
 
 import os
 import signal
@@ -91,7 +91,7 @@ def test_closed_streams_cause_no_traceback(tmp_path, command):
 
 
 def test_a_full_device_is_named(tmp_path):
-    """The error used to say that a path should be checked."""
+    """The error used to suggest checking a path."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     done = shell('"$@" --version > /dev/full', tmp_path)

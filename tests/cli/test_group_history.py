@@ -1,4 +1,4 @@
-"""From events of several brokers to rebalances, and to lines."""
+"""Events of several brokers become rebalances, and rebalances become lines."""
 
 from msgspec.structs import replace
 
@@ -9,7 +9,7 @@ from libramq.groups.rebalance_history import BrokerEvent, Cause, RebalanceState,
 
 
 def told(broker, at_ms, kind, *, group="G", epoch=1, seq=None, **fields):
-    """Return an event. Its sequence number is its time unless the test needs another one."""
+    """Return an event. Its sequence number equals its time unless the test needs another one."""
     seq = at_ms if seq is None else seq
     return BrokerEvent(
         broker, RebalanceEvent(v=1, group=group, epoch=epoch, seq=seq, at_ms=at_ms, kind=kind, **fields)
@@ -70,7 +70,7 @@ def test_simultaneous_events_of_brokers_are_one_rebalance():
 
 
 def test_a_static_members_restart_at_two_brokers_is_one_line_of_the_history():
-    """It is no rebalance that was interrupted, and ends none that is under way."""
+    """The restart is no interrupted rebalance, and ends none in progress."""
 
     def restarted(broker, at_ms, pause):
         return told(
@@ -155,14 +155,14 @@ def test_the_redelivery_of_one_broker_may_be_unknown():
 
 
 def test_without_members_it_is_not_known_yet_what_is_redelivered():
-    """A killed member's group without a successor: nobody has read on."""
+    """A killed member's group without a successor: no member has read on."""
     event = replace(settled("a", 2_300).event, redelivered_upper_bound=None, member_count=0)
     (found,) = rebalances([started("a", 1_000), BrokerEvent("a", event)], wall_ms=10_000)
     assert "unknown how many messages will be redelivered: no member was left" in timeline(found)[1]
 
 
 def test_a_known_redelivery_is_printed_without_at_most():
-    """If members had committed all they handled, the line says "no message", not "at most 0"."""
+    """If members had committed everything they handled, the line says "no message", not "at most 0"."""
     event = replace(settled("a", 2_300).event, redelivered_upper_bound=0)
     (found,) = rebalances([started("a", 1_000), BrokerEvent("a", event)], wall_ms=10_000)
     assert "no message was redelivered" in timeline(found)[1]

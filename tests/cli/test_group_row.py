@@ -1,4 +1,4 @@
-"""One group as a line: in 80 columns, with names a person can tell apart."""
+"""One group as a line: in 80 columns, with distinguishable names."""
 
 import io
 import time
@@ -47,7 +47,7 @@ def test_a_group_fits_in_80_columns():
 
 
 def test_in_40_columns_each_of_its_values_has_a_line():
-    """Seven columns of three letters would say nothing."""
+    """Seven columns of three letters would be unreadable."""
     screen = Console(file=io.StringIO(), width=40)
     screen.print(table(COLUMNS, [row().cells(WallMs(NOON_MS + 60_000))], width=40))
     lines = [line.rstrip() for line in screen.file.getvalue().splitlines() if line.strip()]
@@ -84,7 +84,7 @@ def test_queues_are_named_by_ranges():
 
 
 def test_groups_are_ordered_by_what_is_wrong_with_them():
-    """Whatever the lag of a group that is well."""
+    """Groups with problems come before healthy ones, regardless of their lag."""
 
     def found(kind):
         return [GroupDiagnosis(kind=kind, about="", text="…")]

@@ -25,7 +25,7 @@ def member(namesrv, name):
 
 
 async def settled(namesrv, count):
-    """Wait until so many rebalances of the group are over."""
+    """Wait until this many rebalances of the group are over."""
     while True:
         try:
             found = await asyncio.to_thread(group_rebalances, namesrv, GROUP, last=100)
@@ -170,7 +170,7 @@ def test_an_unknown_group_is_named(up):
 
 
 async def test_brokers_without_rebalance_events_are_reported():
-    """Apache's brokers are such: they do not have the topic of the events."""
+    """Apache's brokers lack the topic of the events."""
     port = free_port()
     server = NameServer("127.0.0.1", port)
     await server.start()
@@ -193,7 +193,7 @@ with consumer: time.sleep(600)
 
 
 async def test_a_group_that_died_before_its_first_commit_has_a_problem(up):
-    """Nobody knew of it: it had read five of eight messages, and committed nothing."""
+    """It used to go unnoticed: it had read five of eight messages, and committed nothing."""
     group, topic = "G_stillborn", "T_stillborn"
     async with Admin(namesrv=up.namesrv) as admin:
         await admin.create_topic(topic, queues=1)
@@ -218,7 +218,7 @@ async def test_a_group_that_died_before_its_first_commit_has_a_problem(up):
 
 
 async def test_a_message_that_fails_again_and_again_where_it_is_popped_is_a_problem(up):
-    """Also once its last member has stopped."""
+    """The problem remains once its last member has stopped."""
     group, topic = "G_popped", "T_popped"
     async with Admin(namesrv=up.namesrv) as admin:
         await admin.create_topic(topic, queues=1)
@@ -242,7 +242,7 @@ async def test_a_message_that_fails_again_and_again_where_it_is_popped_is_a_prob
 
 
 async def test_a_group_whose_members_are_gone_has_a_problem(up):
-    """It was `settled`, without a word, while its messages waited."""
+    """Its state used to be `settled`, without a hint, while its messages waited."""
     group, topic = "G_deserted", "T_deserted"
     async with Admin(namesrv=up.namesrv) as admin:
         await admin.create_topic(topic, queues=1)
@@ -266,7 +266,7 @@ async def test_a_group_whose_members_are_gone_has_a_problem(up):
     table = await asyncio.to_thread(libra, "groups", "--once", "-n", up.namesrv)
     assert f"{group}: no_members: 5 messages wait, and no member is connected" in table.out
     rows = json.loads((await asyncio.to_thread(libra, "groups", "--json", "-n", up.namesrv)).out)
-    assert rows[0]["state"] == "no members"  # What needs somebody comes first.
+    assert rows[0]["state"] == "no members"  # Groups that need attention come first.
     only = await asyncio.to_thread(libra, "groups", "--json", "-g", group, "-n", up.namesrv)
     assert [row["group"] for row in json.loads(only.out)] == [group]
     found = await asyncio.to_thread(libra, "groups", "--json", "--problems", "-n", up.namesrv)
@@ -276,7 +276,7 @@ async def test_a_group_whose_members_are_gone_has_a_problem(up):
 
 
 async def test_wrong_names_of_topics_and_groups_get_the_nearest(up):
-    """`groups` named the missing topic alone; `history` and `dlq` suggested no group."""
+    """`groups` used to name only the missing topic; `history` and `dlq` suggested no group."""
     async with Admin(namesrv=up.namesrv) as admin:
         await admin.create_topic("T_nearest", queues=1)
     consumer = PushConsumer(group="G_nearest", namesrv=up.namesrv)

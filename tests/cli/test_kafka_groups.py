@@ -48,7 +48,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 
 class Member:
-    """A consumer of librdkafka's that polls on a thread until it is closed."""
+    """A librdkafka consumer that polls on a thread until it is closed."""
 
     def __init__(self, servers: Servers, **settings: object) -> None:
         self._is_over = threading.Event()
@@ -84,11 +84,11 @@ def fill(servers: Servers) -> None:
 
 
 async def settled(namesrv: str, *loads: int) -> Rebalance:
-    """Wait until the group's last rebalance has settled and left members with so many queues each."""
+    """Wait until the group's last rebalance has settled and left members with this many queues each."""
     while True:
         try:
             last = (await asyncio.to_thread(group_rebalances, namesrv, GROUP, last=1))[0]
-        except ConfigError:  # None is recorded yet.
+        except ConfigError:  # None has been recorded yet.
             last = None
         if last is not None and last.state is RebalanceState.SETTLED and tuple(last.loads.values()) == loads:
             return last
@@ -114,7 +114,7 @@ async def test_members_lag_and_rebalances_of_kafkas_groups_are_shown(servers: Se
     assert "member_joined" in {cause.reason for cause in both.causes}
     assert both.worst_pause_ms is not None
     (row,) = [row for row in json.loads(shown.out) if row["group"] == GROUP]
-    # They have committed nothing: nobody knows where they began.
+    # They have committed nothing, so their start is unknown.
     assert (row["members"], row["queues"], row["lag"]) == (2, PARTITIONS, None)
     assert (row["protocol"], row["strategy"]) == ("Kafka", strategy)
     assert row["generation"] >= 2

@@ -1,4 +1,4 @@
-"""Wrong input: one line that names the thing and the remedy, exit code 2, no traceback."""
+"""Wrong input yields one line that names the mistake and the remedy, exit code 2, and no traceback."""
 
 import subprocess
 import sys
@@ -153,7 +153,7 @@ def test_help_is_quick_because_nothing_is_loaded_for_it():
 
 
 def test_completing_a_command_line_loads_no_logger(monkeypatch: pytest.MonkeyPatch):
-    """The shell waits for it; options that are there already are parsed, too."""
+    """The shell waits for it; options already typed are parsed as well."""
     monkeypatch.setenv("_LIBRA_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "libra tail --log-level debug --")
     monkeypatch.setenv("COMP_CWORD", "4")

@@ -1,4 +1,4 @@
-"""startMonitoring: what a round finds in groups and in their members."""
+"""startMonitoring: the findings of one round about groups and their members."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def test_members_that_differ_are_noticed_once_they_are_deployed():
 
 
 def test_queues_that_stand_still_are_noticed():
-    """A queue without messages is idle; one that is not locked gets none."""
+    """A queue without messages is idle; an unlocked queue receives none."""
 
     def of(state: ProcessQueueInfo, **properties: str) -> list[str]:
         return notices_of("g", {"one": member(queue=state, **properties)}, NOW_MS)
@@ -69,7 +69,7 @@ def test_what_is_undone_is_counted():
 
 
 async def consume_and_send_more(up, topic: str) -> None:
-    """Consume two messages in a group, and send three more when it has left."""
+    """Consume two messages in a group, and send three more once it has left."""
     async with Producer(group="p", namesrv=up.namesrv) as producer:
         consumer = PushConsumer(group="monitored", namesrv=up.namesrv, consume_from="earliest")
         seen = asyncio.Queue[object]()

@@ -1,7 +1,7 @@
-"""No secret leaves a secured server but in its own files: not in logs, answers, metrics, audit or titles.
+"""A secured server's secrets appear only in its own files, never in logs, answers, metrics, audit or titles.
 
-The servers log at debug level while users are made, mistyped, changed and refused, by RocketMQ's and Kafka's
-clients. Then everything that they printed, answered and stored is searched for every secret, as it is, in
+The servers log at debug level while users are created, mistyped, changed and refused, by RocketMQ's and
+Kafka's clients. Then everything they printed, answered and stored is searched for every secret: as it is, in
 base64, and as its bytes in hexadecimal digits.
 """
 
@@ -24,12 +24,12 @@ from tests.interop.ports import free_broker_port, free_port
 from tests.interop.process import descendants
 
 FIRST, SECOND, CHANGED, MISTYPED = "first-hush-1", "second-hush-2", "changed-hush-3", "mistyped-hush-4"
-#: Where secrets are kept, for their owner alone.
+#: The files that hold secrets, readable by their owner alone.
 OWN_FILES = ("users.json", "access.properties", "ca.key", "server.key")
 
 
 class Shown:
-    """What servers have shown so far, by where."""
+    """All output of the servers so far, by place."""
 
     def __init__(self) -> None:
         self.texts: dict[str, bytes] = {}
@@ -39,7 +39,7 @@ class Shown:
         self.texts[where] = self.texts.get(where, b"") + data
 
     def leaked(self, secrets: list[str]) -> list[str]:
-        """Return where a secret is."""
+        """Return the places where a secret appears."""
         forms = {
             form: secret
             for secret in secrets
@@ -58,7 +58,7 @@ class Shown:
 
 
 def run(shown: Shown, *arguments: str, stdin: str = "") -> str:
-    """Run an administrator's command; keep what it prints."""
+    """Run an administrator's command; keep its output."""
     done = libra("admin", *arguments, stdin=stdin)
     shown.add(f"answer to {arguments[0]}", done.out + done.err)
     return done.out
@@ -146,5 +146,5 @@ def test_no_secret_is_shown_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
             shown.add(str(file.relative_to(data)), file.read_bytes())
     assert len(shown.texts["log"]) > 1_000
     assert b"AUTH_UPDATE_USER" in shown.texts["answer to audit"]
-    assert len(kept.leaked([CHANGED, root])) >= 2, "the search finds what is there"
+    assert len(kept.leaked([CHANGED, root])) >= 2, "the search finds existing secrets"
     assert shown.leaked([FIRST, SECOND, CHANGED, MISTYPED, root]) == []

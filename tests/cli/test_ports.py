@@ -23,7 +23,7 @@ def taken():
 
 @pytest.fixture
 def free(monkeypatch):
-    """Default ports that are free, whatever else runs on this machine."""
+    """Free default ports, regardless of other programs on this machine."""
     broker, nameserver = tests_ports.free_broker_port(), tests_ports.free_port()
     monkeypatch.setattr(ports, "NAME_SERVER_PORT", nameserver)
     monkeypatch.setattr(ports, "BROKER_PORT", broker)

@@ -1,4 +1,4 @@
-"""`libra up --secure`: encrypted, with a first user, from the first start on."""
+"""`libra up --secure`: encrypted, with a first user, from the first start."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.interop.ports import free_broker_port, free_port
 
 @contextmanager
 def secured(data: Path) -> Iterator[str]:
-    """Run one; yield the name server's address."""
+    """Run a secured cluster; yield the name server's address."""
     port = free_port()
     ports = ["--nameserver-port", str(port), "--broker-port", str(free_broker_port())]
     up = start(["up", "--secure", "--data", str(data), *ports])
@@ -103,7 +103,7 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
 
 
 def audited(namesrv: str, kind: str) -> list[dict[str, Any]]:
-    """Return the events of a kind; refusals are there after a second."""
+    """Return the events of a kind; refusals appear after a second."""
     found: list[dict[str, Any]] = []
 
     def has_some() -> bool:

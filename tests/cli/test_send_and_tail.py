@@ -1,4 +1,4 @@
-"""`libra send` and `libra tail`: what is sent with each message, and which messages are shown, and how."""
+"""`libra send` and `libra tail`: the parts sent with each message, and which messages are shown, and how."""
 
 import json
 import time
@@ -29,7 +29,7 @@ def send(namesrv, topic, *arguments, stdin=""):
 
 
 def tail(namesrv, topic, *arguments):
-    """Return the lines of what is stored now."""
+    """Return the lines of all messages stored now."""
     done = libra("tail", "-n", namesrv, "-t", topic, "--exit", *arguments)
     assert (done.code, done.err) == (0, "")
     return done.out.splitlines()
@@ -60,7 +60,7 @@ def test_a_message_is_sent_with_all_it_may_have(namesrv):
 
 
 def test_a_delay_and_a_time_hold_a_message_back(namesrv):
-    """Both were sent before the last one, and are not stored in their topic yet."""
+    """Both were sent before the last one, but are not stored in their topic yet."""
     create(namesrv, "Later", 1)
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
     for body, when in (("delayed", ("--delay", "1h")), ("at", ("--at", at))):
@@ -85,7 +85,7 @@ def test_lines_of_a_file_with_one_order_key_go_to_one_queue(namesrv, tmp_path):
 
 
 def test_what_tail_prints_can_be_sent_elsewhere(namesrv):
-    """Bodies that are no text, properties, tags and keys; what a broker adds is left out."""
+    """This covers binary bodies, properties, tags and keys; the properties added by a broker are left out."""
     create(namesrv, "From", 1)
     create(namesrv, "To", 1)
     rows = [
@@ -119,7 +119,7 @@ def test_tail_selects_by_tags_sql_queue_offset_and_time(namesrv):
     assert bodies("--from", "earliest", "--queue", "broker-a:1") == ["2", "3"]
     assert sorted(bodies("--offset", "1")) == ["1", "3"]
     assert bodies("--from", "1h") == ["0", "1", "2", "3"]
-    assert bodies("--from", "1767010112345") == ["0", "1", "2", "3"]  # No day of the year 1767.
+    assert bodies("--from", "1767010112345") == ["0", "1", "2", "3"]  # Not a date in the year 1767.
     assert bodies("--from", "2100-01-01") == bodies("--offset", "9") == bodies() == []
     (line,) = tail(
         namesrv, "Chosen", "--offset", "1", "--queue", "1", "--format", "{p.n}|{tags}|{stored}\\t{size}"
@@ -189,7 +189,7 @@ def test_mistakes_are_named_in_one_line(arguments, said):
 
 
 def test_what_cannot_be_read_ends_it(namesrv, tmp_path):
-    """A directory used to leave a traceback, and a command that waited for ever."""
+    """A directory used to leave a traceback, and a command that waited forever."""
     done = libra("send", "-n", namesrv, "-t", "Wrong", "-f", str(tmp_path))
     assert "0 sent; then: line 1 cannot be read: Is a directory" in one_line(done)
 

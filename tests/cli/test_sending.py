@@ -1,4 +1,4 @@
-"""The lines of standard input: a thread reads them, and they may be endless."""
+"""Lines of standard input: a thread reads them, and there may be no end to them."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ def test_stopping_the_reader_leaves_no_thread_and_no_traceback():
 
 
 def test_a_message_stored_less_safely_than_configured_is_reported(tmp_path, capsys):
-    """`libra send` used to print only the position, whatever status the broker had returned."""
+    """`libra send` used to print only the position, regardless of the status returned by the broker."""
 
     async def send():
         port = free_broker_port()

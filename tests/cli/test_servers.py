@@ -47,8 +47,8 @@ def test_a_broker_works_on_with_more_connections_than_descriptors(tmp_path):
         assert "is up" in process.stdout.readline()
         assert libra("send", "-n", namesrv, "-t", "T", "before").code == 0
         idle += [socket.create_connection((HOST, broker_port)) for _ in range(300)]
-        wait_ended(idle[-1:])  # They are accepted in their order: none is left that could take a free place.
-        for connection in idle[:20]:  # Room for a producer, and for files that are open for a moment.
+        wait_ended(idle[-1:])  # They are accepted in order: none is left that could take a free place.
+        for connection in idle[:20]:  # Room for a producer, and for files that are briefly open.
             connection.shutdown(socket.SHUT_WR)
         wait_ended(idle[:20])
         assert libra("send", "-n", namesrv, "-t", "Another", "after").code == 0
@@ -110,7 +110,7 @@ def test_a_signal_ends_a_server_gracefully(number):
 
 
 def test_a_broker_without_its_store_ends_with_a_failure(up, tmp_path):
-    """Its tables were not written, and it ended as if they were."""
+    """It used to end as if it had written its tables."""
     store = tmp_path / "store"
     port = free_broker_port()
     (tmp_path / "broker.conf").write_text(
@@ -185,7 +185,7 @@ def test_a_readable_file_with_a_secret_is_reported(up, tmp_path):
 
 @pytest.mark.parametrize("brokers", [1, 2])
 def test_a_broker_without_its_log_starts_with_the_option_that_accepts_the_loss(tmp_path, brokers):
-    """`libra up` passes the option to every broker, also to those that run in further processes."""
+    """`libra up` passes the option to every broker, including those in further processes."""
     port, broker_port = free_port(), free_broker_port(brokers)
     servers = [
         "up",
@@ -211,7 +211,7 @@ def test_a_broker_without_its_log_starts_with_the_option_that_accepts_the_loss(t
         shutil.rmtree(log)
     refused = libra(*servers)
     assert (refused.code, refused.out) == (2, "")
-    reason = refused.err.splitlines()[-1]  # A busy machine's brokers may say before that they were stalled.
+    reason = refused.err.splitlines()[-1]  # On a busy machine brokers may report a stall first.
     assert "--damaged=skip" in reason
     assert "messages of the queues are gone" in reason
     assert "Traceback" not in refused.err

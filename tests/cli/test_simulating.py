@@ -66,7 +66,7 @@ def test_a_failure_names_rule_seed_and_command(
 
 
 def run_with_broken_seeds(seed: int) -> Report:
-    """Run a seed by its first action only; seeds 34 and 36 end with a violation."""
+    """Run only the first action of a seed; seeds 34 and 36 end with a violation."""
     report = RunSeed(steps=1)(seed)
     violation = Violation("a rule", f"of {seed}") if seed in (34, 36) else report.violation
     return dataclasses.replace(report, violation=violation)
@@ -79,7 +79,7 @@ def test_several_jobs_report_in_the_order_of_one():
     assert reports == list(run_seeds(seeds, once))
 
 
-#: Simulates two seeds for ever, each in a process of its own.
+#: Simulates two seeds endlessly, each in a separate process.
 FOR_EVER = """
 import threading
 from libramq.testing.simulation import run_seeds
@@ -100,7 +100,7 @@ def test_jobs_end_with_a_process_that_is_killed(tmp_path: Path):
     assert process.stdout is not None
     assert {process.stdout.readline() for _ in range(2)} == {"0\n", "1\n"}
     process.kill()
-    assert process.communicate(timeout=SECONDS_MAX) == ("", None)  # Nobody holds its output any more.
+    assert process.communicate(timeout=SECONDS_MAX) == ("", None)  # Nothing holds its output open any more.
 
 
 def test_the_first_failing_seed_ends_the_run_whatever_the_number_of_jobs(capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,4 @@
-"""Following a topic: queues merged by time, new messages and new queues as they come."""
+"""Following a topic: queues merged by time, with new messages and new queues as they appear."""
 
 import json
 from itertools import islice
@@ -145,6 +145,6 @@ def test_control_characters_do_not_reach_the_terminal_in_json(capsys: pytest.Cap
 
 
 def test_control_characters_do_not_reach_the_terminal_in_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    """Client ids and remarks come from other machines, too."""
+    """Client ids and remarks come from other machines as well."""
     print_table(["client"], [["\x1b[31m10.0.0.1@1"]])
     assert "\x1b" not in capsys.readouterr().out

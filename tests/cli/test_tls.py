@@ -22,7 +22,7 @@ def certificates(tmp_path: Path) -> Certificates:
 
 @pytest.fixture
 def access(certificates: Certificates, tmp_path: Path) -> Path:
-    """The file of clients that know the authority."""
+    """The access file of clients that know the authority."""
     file = tmp_path / "access.properties"
     file.write_text(f"tls.enable=true\ntls.client.trustCertPath={certificates.ca_file}\n")
     return file
@@ -31,7 +31,7 @@ def access(certificates: Certificates, tmp_path: Path) -> Path:
 def test_up_encrypts_its_name_server_and_all_brokers(
     certificates: Certificates, access: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two brokers, one in a process of its own, which gets the options over a pipe."""
+    """Two brokers, one in a separate process that receives the options over a pipe."""
     options = certificates.properties | {
         "tls.server.mode": "enforcing",
         "tls.enable": "true",
@@ -62,7 +62,7 @@ def test_up_encrypts_its_name_server_and_all_brokers(
 
 @contextmanager
 def serving(directory: Path, ports: tuple[int, int], options: dict[str, str]) -> Iterator[str]:
-    """Run a name server and a broker by their files; yield the name server's address."""
+    """Run a name server and a broker from their files; yield the name server's address."""
     namesrv = f"127.0.0.1:{ports[0]}"
     lines = "".join(f"{name}={text}\n" for name, text in options.items())
     names, brokers = directory / "namesrv.conf", directory / "broker.conf"
@@ -82,7 +82,7 @@ def serving(directory: Path, ports: tuple[int, int], options: dict[str, str]) ->
 def test_the_steps_of_the_guide(
     certificates: Certificates, access: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each of them clients work that should, and no other."""
+    """After each step exactly the expected clients work."""
     section = GUIDE.read_text().partition("\n## TLS\n")[2]
     block = re.search(r"```properties\n(.*?)```", section, re.DOTALL)
     assert block is not None

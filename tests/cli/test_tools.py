@@ -170,7 +170,7 @@ def test_a_benchmark_runs_and_its_groups_progress_is_shown(up, topic):
 
 
 def test_a_benchmark_warms_up_and_its_bodies_do_not_compress(up, topic):
-    """They were x's: from 4 KiB on, producers compressed them to nothing."""
+    """They used to consist of x's: from 4 KiB on, producers compressed them to nothing."""
     arguments = ("--count", "5", "--warm-up", "3", "--size", "10000", "--json")
     report = json.loads(libra("bench", "produce", "-n", up.namesrv, "-t", topic, *arguments).out)
     assert report["messages"] == 5
@@ -185,7 +185,7 @@ def test_a_benchmark_warms_up_and_its_bodies_do_not_compress(up, topic):
 
 
 def test_the_latency_from_send_to_handler_is_measured(up, topic):
-    """A second run of a topic passes over what the first one has left; the warm-up is not in the rate."""
+    """A second run skips messages left in the topic by the first one; the rate excludes the warm-up."""
     for warm_up in ("0.1", "2"):
         arguments = ("--rate", "100", "--seconds", "0.5", "--warm-up", warm_up, "--json")
         report = json.loads(libra("bench", "latency", "-n", up.namesrv, "-t", topic, *arguments).out)
@@ -193,7 +193,7 @@ def test_the_latency_from_send_to_handler_is_measured(up, topic):
         assert report["seconds"] < 2
         assert 0 < report["latencyMs"]["p50"] <= report["latencyMs"]["p99"] <= report["latencyMs"]["max"]
     libra("bench", "consume", "-n", up.namesrv, "-t", topic)
-    # Its groups stayed, and had the problem no_members as soon as somebody sent to the topic again.
+    # Its groups used to remain, and had the problem no_members as soon as a message arrived in the topic.
     groups = json.loads(libra("groups", "--json", "-n", up.namesrv).out)
     assert not [row["group"] for row in groups if row["group"].startswith("LIBRA_BENCH_")]
 
@@ -262,7 +262,7 @@ def test_a_group_is_deleted_with_its_offsets_retries_and_dead_letters(up, topic)
 
 
 def test_a_time_may_lack_its_milliseconds():
-    """As the guide writes it; mqadmin needs them."""
+    """The guide writes times this way; mqadmin requires milliseconds."""
     moment = timestamp_of("2026-05-01#08:00:00")
     assert timestamp_of("2026-05-01#08:00:00:000") == moment
     assert timestamp_of("2026-05-01#08:00:00:250") == moment + 250
