@@ -37,7 +37,7 @@ VIP_CHANNEL = {"com.rocketmq.sendMessageWithVIPChannel": "true"}
 
 
 def set_up() -> None:
-    """Fetch and compile what is missing."""
+    """Fetch and compile the missing parts."""
     command = [HERE / "setup"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_TIMEOUT_S, check=False)
     if done.returncode:
@@ -54,14 +54,14 @@ def java(
 ) -> list[str]:
     """Return the command line that starts one of Apache's or our Java programs.
 
-    jars: the directory of Apache's, 5.3.3's by default.
+    `jars` is the directory of Apache's jars, 5.3.3's by default.
     """
     settings = {
         "user.home": home,
         "java.io.tmpdir": home,
         "rocketmq.log.root": home / "logs",
         "rocketmq.log.level": "warn",
-        # By default each server makes itself a certificate, for seconds.
+        # By default each server generates a certificate, which takes seconds.
         "tls.server.mode": "disabled",
         **(properties or {}),
     }
@@ -115,7 +115,7 @@ class ApacheNameServer:
         self.process.wait_line("boot success", within_s=START_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Kill it: it has no state, and a clean stop would take 3 s."""
+        """Kill the name server: it has no state, and a clean stop would take 3 s."""
         self.process.kill()
 
 
@@ -156,9 +156,9 @@ class ApacheBroker:
             # Defaults: a send is refused after 0.2 s in the queue, or if a write took 1 s; too strict here.
             "waitTimeMillsInSendQueue": 30_000,
             "osPageCacheBusyTimeOutMills": 30_000,
-            # Each flush takes 0.2 s of processor time, whether there are timers or not.
+            # Each flush takes 0.2 s of processor time, with or without timers.
             "timerFlushIntervalMs": 600_000,
-            # Each of them looks ten times a second for timers.
+            # Each of its threads polls ten times a second for timers.
             "timerPutMessageThreadNum": 1,
             **(settings or {}),
         }
@@ -183,12 +183,12 @@ class ApacheBroker:
         )
 
     def wait_ready(self) -> None:
-        """Wait until it is registered: at once if its first attempt succeeds, else 10 s later."""
+        """Wait until the broker is registered: at once if its first attempt succeeds, else 10 s later."""
         self.process.wait_line("boot success", within_s=START_TIMEOUT_S)
         wait_broker(self.process, self.namesrv)
 
     def stop(self) -> None:
-        """Stop it cleanly, which takes 20 s: it waits for thread after thread."""
+        """Stop the broker cleanly, which takes 20 s: it waits for thread after thread."""
         self.process.stop()
 
 
@@ -203,12 +203,12 @@ SMALL_STORE: Mapping[str, object] = {
 }
 
 
-# For tests that wait for what a timer's flush writes; Apache's default is 1 s.
+# For tests that wait for the writes of a timer's flush; Apache's default is 1 s.
 TIMERS_FLUSHED: Mapping[str, object] = {"timerFlushIntervalMs": 4_000}
 
 
 def wait_broker(process: Process, namesrv: str, count: int = 1, tls: ssl.SSLContext | None = None) -> None:
-    """Wait until the name server knows so many brokers; fail if the process that registers them ends."""
+    """Wait until the name server knows this many brokers; fail if the process that registers them ends."""
     for _ in range(int(START_TIMEOUT_S / POLL_S)):
         try:
             if len(wire.brokers_of(namesrv, tls)) >= count:

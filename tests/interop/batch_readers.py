@@ -1,4 +1,4 @@
-"""Reads a topic of batches with our consumers, the second of which begins where the first has stopped."""
+"""Reads a topic of batches with our consumers, the second of which begins where the first one stopped."""
 
 from collections.abc import Mapping
 

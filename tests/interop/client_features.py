@@ -1,4 +1,4 @@
-"""The features of our client, each as one coroutine that uses it at a broker and checks what arrived."""
+"""The features of our client, each as one coroutine that uses it at a broker and checks the result."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ from libramq.message import Message, MessageExt, MessageQueue
 from libramq.message.properties import PRIORITY
 from tests.interop import wire
 
-#: For one wait; a busy machine may need several times what a quiet one does.
+#: The timeout of one wait; a busy machine may need several times as long as a quiet one.
 WAIT_S = 60.0
-#: Apache's broker forgets a member after 2 minutes if it handled its heartbeat after its leaving.
+#: Apache's broker takes 2 minutes to forget a member whose heartbeat it handled after its departure.
 OFFLINE_S = 150.0
 TIMEOUT_MS = 30_000
 QUEUES = 2
@@ -33,7 +33,7 @@ COUNT = 10
 
 
 class Place:
-    """One broker, the names that a feature uses at it, and where its consumers keep files."""
+    """One broker, the names that a feature uses there, and the directory of its consumers' files."""
 
     def __init__(self, namesrv: str, feature: str, directory: Path) -> None:
         self.namesrv = namesrv
@@ -62,7 +62,7 @@ class Place:
 
 
 class Inbox:
-    """A handler that keeps messages; `until` waits for what it has."""
+    """A handler that keeps messages; `until` waits for a condition on them."""
 
     def __init__(self, result: Callable[[MessageExt], object] = lambda _: None) -> None:
         self.messages: list[MessageExt] = []
@@ -93,7 +93,7 @@ def bodies(count: int = COUNT) -> list[str]:
 
 
 async def read(at: Place, count: int, expression: str | Sql = "*") -> list[MessageExt]:
-    """Return so many messages of the topic, read by getmany."""
+    """Return this many messages of the topic, read with getmany."""
     found: list[MessageExt] = []
     consumer = at.fetching()
     consumer.subscribe(at.topic, expression)
@@ -105,7 +105,7 @@ async def read(at: Place, count: int, expression: str | Sql = "*") -> list[Messa
 
 
 async def sends(at: Place) -> None:
-    """Messages of every kind of send arrive, complete and in the queue that the result names."""
+    """Messages of every kind of send arrive, complete and in the queue named by the result."""
     sent = {}
     async with at.producer() as producer:
         for body in ("one ü", "compressed " * 1_000):
@@ -146,7 +146,7 @@ async def created_topics(at: Place) -> None:
 
 
 async def concurrent(at: Place) -> None:
-    """Handled messages are committed; a failed one comes again, a rejected one becomes a dead letter."""
+    """Handled messages are committed; a failed one is redelivered, a rejected one becomes a dead letter."""
 
     def result(message: MessageExt) -> object:
         if message.body == b"again" and not message.reconsume_times:
@@ -174,7 +174,7 @@ async def _is_committed(admin: Admin, at: Place) -> bool:
 
 
 async def until(is_so: Callable[[], Any], within_s: float = WAIT_S) -> None:
-    """Poll a condition at the servers, which announce nothing."""
+    """Poll a condition at the servers, for which there is no notification."""
     async with asyncio.timeout(within_s):
         while not await is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -262,7 +262,7 @@ async def filters(at: Place) -> None:
 
 
 async def fetches(at: Place) -> None:
-    """A program reads queues from positions of its own, commits what it chooses, and reads record batches."""
+    """A program reads queues from its own positions, commits selected offsets, and reads record batches."""
     await at.send(*bodies())
     async with at.fetching(auto_commit=False) as consumer, asyncio.timeout(WAIT_S):
         queues = await consumer.queues(at.topic)
@@ -288,7 +288,7 @@ async def fetches(at: Place) -> None:
 
 
 async def delays(at: Place) -> None:
-    """A message with a delay level is stored in its topic when the time is over."""
+    """A message with a delay level is stored in its topic once the delay is over."""
     async with at.producer() as producer:
         await producer.send(Message(at.topic, b"later", delay_level=1))
         (message,) = await read(at, 1)
@@ -296,11 +296,11 @@ async def delays(at: Place) -> None:
 
 
 async def transactions(at: Place) -> None:
-    """The broker delivers what is committed, and asks about what was left open."""
+    """The broker delivers committed messages, and checks transactions that were left open."""
     checked: list[str] = []
 
     async def check(message: MessageExt) -> TransactionState:
-        # Apache's brokers may ask about others, too, before they have processed how those ended.
+        # Apache's brokers may also check others before processing how those ended.
         checked.append(message.body.decode())
         return TransactionState.ROLLBACK if message.body == b"rolled back" else TransactionState.COMMIT
 
@@ -320,7 +320,7 @@ async def transactions(at: Place) -> None:
 
 
 class _RollBack(Exception):
-    """The program's own work has failed."""
+    """Stands for a failure of the program's own work."""
 
 
 def _end(transaction: Transaction, body: str) -> None:
@@ -331,7 +331,7 @@ def _end(transaction: Transaction, body: str) -> None:
 
 
 async def requests(at: Place) -> None:
-    """A handler's reply comes back to the program that waits for it."""
+    """A handler's reply reaches the program that waits for it."""
     async with at.producer() as replying, at.producer() as requesting:
 
         async def handle(messages: list[MessageExt]) -> None:
@@ -346,7 +346,7 @@ async def requests(at: Place) -> None:
 
 
 async def administration(at: Place) -> None:
-    """Topics, routes, statistics, groups and their members, and offsets that are set."""
+    """Topics, routes, statistics, groups and their members, and setting offsets."""
     async with at.admin() as admin:
         info = await admin.cluster_info()
         assert len(info.broker_addr_table) == 1
@@ -391,7 +391,7 @@ async def _is_offline(admin: Admin, group: str) -> bool:
 
 
 async def queue_resets(at: Place) -> None:
-    """One queue's offset is set, and the others stay."""
+    """One queue's offset is set; the others stay."""
     await at.send(*bodies())
     await read(at, COUNT)
     async with at.admin() as admin:
@@ -400,7 +400,7 @@ async def queue_resets(at: Place) -> None:
 
 
 async def _is_reset(admin: Admin, group: str, queue: MessageQueue) -> bool:
-    """Whether a queue was set to its beginning; old brokers refuse while they know a member."""
+    """Return whether a queue was reset to its beginning; old brokers refuse while they know a member."""
     try:
         return await admin.reset_queue(group, queue, 0) == 0
     except FeatureNotSupported as error:
@@ -410,7 +410,7 @@ async def _is_reset(admin: Admin, group: str, queue: MessageQueue) -> bool:
 
 
 async def timers(at: Place) -> None:
-    """A message comes at its time."""
+    """A message arrives at its time."""
     async with at.producer() as producer:
         at_time = datetime.now(UTC) + timedelta(seconds=2)
         await producer.send(Message(at.topic, b"at a time", deliver_at=at_time))
@@ -421,7 +421,7 @@ async def timers(at: Place) -> None:
 
 
 async def recalls(at: Place) -> None:
-    """A message that waits for its time is taken back."""
+    """A message that waits for its time is recalled."""
     async with at.producer() as producer:
         later = await producer.send(Message(at.topic, b"recalled", delay_ms=3_000))
         last = await producer.send(Message(at.topic, b"last", delay_ms=5_000))
@@ -432,11 +432,11 @@ async def recalls(at: Place) -> None:
 
 
 async def priorities(at: Place) -> None:
-    """What is popped first has the highest priority."""
+    """The first popped message has the highest priority."""
     async with at.producer() as producer:
         for body in ("0", "1", "1", "0"):
             await producer.send(Message(at.topic, body.encode(), properties={PRIORITY: body}))
-    async with at.admin() as admin:  # Apache's broker acknowledges before it can be popped.
+    async with at.admin() as admin:  # Apache's broker acknowledges a message before it can be popped.
         await until(lambda: _stored(admin, at.topic, 4))
     async with SimpleConsumer(group=at.group, namesrv=at.namesrv, prefetch=False) as consumer:
         consumer.subscribe(at.topic)
@@ -445,7 +445,7 @@ async def priorities(at: Place) -> None:
 
 
 async def pops(at: Place) -> None:
-    """Handlers over POP: a failed message comes again."""
+    """Handlers over POP: a failed message is redelivered."""
 
     def result(message: MessageExt) -> object:
         return Retry(after=1) if message.body == b"m1" and not message.reconsume_times else None
@@ -467,7 +467,7 @@ async def pops(at: Place) -> None:
 
 
 async def simple(at: Place) -> None:
-    """Messages are acknowledged one by one; one that is given back comes again."""
+    """Messages are acknowledged one by one; a returned one is redelivered."""
     await at.send(*bodies())
     async with SimpleConsumer(group=at.group, namesrv=at.namesrv) as consumer:
         consumer.subscribe(at.topic)
@@ -501,7 +501,7 @@ FEATURES = {
 
 
 async def use(namesrv: str, directory: Path) -> dict[str, BaseException | None]:
-    """Use all features at once, each with a topic of its own; return how each of them ended."""
+    """Use all features at once, each with its own topic; return the outcome of each."""
     places = {name: Place(namesrv, name, directory) for name in FEATURES}
     async with Admin(namesrv=namesrv, timeout_ms=TIMEOUT_MS) as admin:
         info = await admin.cluster_info()
@@ -517,7 +517,7 @@ async def use(namesrv: str, directory: Path) -> dict[str, BaseException | None]:
 
 
 async def _type_of_priorities(address: str, topic: str) -> None:
-    """Make a topic one of priorities, as `mqadmin updateTopic -a` does; brokers before 5.4 refuse that."""
+    """Make a topic a priority topic, as `mqadmin updateTopic -a` does; brokers before 5.4 refuse that."""
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES),
         "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",

@@ -13,7 +13,7 @@ from tests.interop.apache import BINARY_HEADERS, VIP_CHANNEL, MqAdmin, start_pro
 from tests.interop.process import PATIENCE_S, STOP_TIMEOUT_S, Event, Events, Program, T
 
 POLL_S = 0.02
-#: Some conditions read whole files, and most waits are for a timer of seconds.
+#: Some conditions read whole files, and most waits are for timers of several seconds.
 POLL_S_MAX = 0.3
 PERM_READ_WRITE = 6
 # The clients' default is 3 s, too short for a busy machine: a retried send stores the message twice.
@@ -26,7 +26,7 @@ _serial = itertools.count(1)
 
 
 class Consumer(Events):
-    """A push consumer of Apache's in a process with others: a JVM takes half a second to start."""
+    """An Apache push consumer in a process shared with others: a JVM takes half a second to start."""
 
     def __init__(self, process: Program, name: str, settings: Mapping[str, object]) -> None:
         self.name = name
@@ -105,7 +105,7 @@ class Cluster:
         return route
 
     def wait_stored(self, topic: str, count: int) -> None:
-        """Wait until a topic's queues have so many messages: Apache's broker acknowledges earlier."""
+        """Wait until a topic's queues have this many messages: Apache's broker acknowledges earlier."""
 
         def stored() -> int:
             return sum(
@@ -116,7 +116,7 @@ class Cluster:
         self.wait_until(lambda: stored() == count, f"{count} messages in {topic}", within_s=PATIENCE_S)
 
     def wait_committed(self, group: str, topic: str, count: int) -> None:
-        """Wait until a group has committed so many messages: Java's client commits one way, every 5 s."""
+        """Wait until a group has committed this many messages: Java's client commits one way, every 5 s."""
 
         def committed(address: str, queue: int) -> int:
             fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue)}
@@ -157,7 +157,7 @@ class Cluster:
 
     @staticmethod
     def wait_until(condition: Callable[[], bool], what: str, *, within_s: float) -> None:
-        """Poll a condition: for changes at a server that no event announces."""
+        """Poll a condition at a server for which no event exists."""
         pause, pause_s = threading.Event(), POLL_S
         end_s = time.monotonic() + within_s
         while time.monotonic() < end_s:
@@ -197,7 +197,7 @@ class Cluster:
         return consumer
 
     def consumer_process(self, group: str, topic: str, **settings: object) -> Program:
-        """Start a push consumer in a process of its own, to be killed; wait until it has its queues."""
+        """Start a push consumer in a separate process, to be killed; wait until it has its queues."""
         process = self.start("Consume", {"group": group, "topic": topic, **settings})
         process.wait_event("queues", topic=topic)
         return process

@@ -1,4 +1,4 @@
-"""The clusters of every interop test: Apache's servers show that a test is right, and then it tests ours."""
+"""The clusters of every interop test: Apache's servers prove that the test is right, then it tests ours."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

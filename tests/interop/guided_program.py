@@ -32,7 +32,7 @@ class Notes:
 
 
 async def send(name: str, directory: Path, stopping: asyncio.Event, **options: Any) -> None:
-    """Send until the end; a send that fails is noted, and is not repeated here."""
+    """Send until the end; a failed send is noted, and not repeated here."""
     sent, failed = Notes(directory / "sent"), Notes(directory / "failed")
     number = 0
     async with Producer(group=name, latency_fault=True, **options) as producer:

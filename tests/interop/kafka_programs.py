@@ -69,7 +69,7 @@ class KafkaClients:
         self.program.forget()
 
     def remove(self, group: str, instance: str) -> None:
-        """Have a static member removed from its group, as an operator does."""
+        """Have a static member removed from its group, as an operator would."""
         self._ask("remove", group=group, instance=instance)
 
     def _ask(self, what: str, **fields: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class KafkaClients:
         )
 
     def wait_share(self, name: str, count: int) -> None:
-        """Wait until a consumer has so many partitions."""
+        """Wait until a consumer has this many partitions."""
         self.program.wait_until(
             lambda: len(self.owned(name) or ()) == count, f"{name} has not {count}", within_s=PATIENCE_S
         )
@@ -110,7 +110,7 @@ class KafkaClients:
         ]
 
     def wait_records(self, count: int) -> list[dict[str, Any]]:
-        """Wait for so many records, of all consumers."""
+        """Wait for this many records, over all consumers."""
         return self.program.wait_count(count, "record")
 
     def finish(self) -> None:
@@ -123,7 +123,7 @@ class KafkaClients:
 
 
 class KafkaTools(Program):
-    """Kafka's command line tools at one of our servers, in one process."""
+    """Kafka's command line tools at one of our servers, all in one process."""
 
     def __init__(self, servers: str, home: Path) -> None:
         self._servers = servers

@@ -1,4 +1,4 @@
-"""Our own servers as a user starts them: one `libra up`."""
+"""Our own servers, started as users start them: with `libra up`."""
 
 import os
 import ssl
@@ -143,7 +143,7 @@ class LibraServers:
     def has_written(self, name: str, topic: str) -> bool:
         """Return whether Apache's broker would find a topic after a kill of ours.
 
-        Our journal has it at once, topics.json half a second later, or more on a busy disk.
+        Our journal has the topic at once, topics.json half a second later, or more on a busy disk.
         """
         topics = self._home / name / "store" / "config" / "topics.json"
         return topics.exists() and f'"{topic}"' in topics.read_text()
@@ -152,7 +152,7 @@ class LibraServers:
         self._brokers.pop(name).kill()
 
     def stop_broker(self, name: str) -> None:
-        """End one broker cleanly."""
+        """Stop one broker cleanly."""
         self._brokers.pop(name).stop()
 
     def stop(self) -> None:

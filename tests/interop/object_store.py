@@ -19,12 +19,12 @@ ACCESS_KEY: Final = "libramq-tests"
 SECRET_KEY: Final = "a-key-of-these-tests-alone"
 WAREHOUSE: Final = "warehouse"
 CHUNK_BYTES: Final = 1 << 16
-#: Of tests/interop/seaweedfs/setup.
+#: The version in tests/interop/seaweedfs/setup.
 NOT_FETCHED: Final = 75
 
 
 def set_up_seaweedfs() -> None:
-    """Compile the server if that is not done; skip the test where its modules cannot be fetched."""
+    """Compile the server if necessary; skip the test if its modules cannot be fetched."""
     command = [HERE / "seaweedfs" / "setup"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_TIMEOUT_S, check=False)
     if done.returncode == NOT_FETCHED:
@@ -35,7 +35,7 @@ def set_up_seaweedfs() -> None:
 class SeaweedFS:
     """A server on the loopback with an empty store; it makes buckets on the first write."""
 
-    #: What clients need in their environment.
+    #: Environment variables that clients need.
     environment: Final = {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -102,7 +102,7 @@ class SeaweedFS:
         self.process.wait_line("Iceberg Catalog:", within_s=START_TIMEOUT_S)
 
     def stop(self) -> None:
-        """End it at once: nothing of it is read again."""
+        """Kill it: its data is not read again."""
         self.process.kill()
 
 
@@ -162,7 +162,7 @@ class Gate:
                 if passage.found is None or self._holds.get(passage.found, True):
                     passage.server.sendall(data)
                 else:
-                    self._notice(passage.found)  # And read on, until the client ends.
+                    self._notice(passage.found)  # And keep reading until the client ends.
         passage.end()
 
     def _pass_answers(self, passage: "Passage") -> None:

@@ -1,7 +1,7 @@
 """The driver of tests.interop.test_object_stores: several `ingest` at once in one Spark session.
 
-Each of them starts when there is a line of standard input. While one is held in a commit, others may not get
-far: delta-rs keeps all of Python waiting, and Arrow opens no other store.
+Each starts when a line arrives on standard input. While one is held in a commit, others may not get far:
+delta-rs blocks all of Python, and Arrow opens no other store.
 """
 
 import ast

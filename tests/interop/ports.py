@@ -24,7 +24,7 @@ _reserved: set[int] = set()
 
 
 def free_port(*around: int) -> int:
-    """Return a free port such that the ports at the given distances are free, too."""
+    """Return a free port; the ports at the given distances are also free."""
     choice = random.SystemRandom()
     for _ in range(ATTEMPTS_MAX):
         port = choice.randint(PORT_FIRST, PORT_LAST)
@@ -34,7 +34,7 @@ def free_port(*around: int) -> int:
 
 
 def free_broker_port(brokers: int = 1) -> int:
-    """Return a port for a broker, or for the first of several that `libra up` starts."""
+    """Return a port for a broker, or for the first of several brokers of `libra up`."""
     own = (0, VIP_DISTANCE, HA_DISTANCE)
     return free_port(*(number * BROKER_DISTANCE + near for number in range(brokers) for near in own))
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def _timers_late(late_ns: int) -> Iterator[None]:
-    """Let timers of what this thread starts be late, so that several of them wake a process up at once."""
+    """Delay the timers of everything this thread starts, so that one wakeup serves several of them."""
     if sys.platform != "linux" or not late_ns:
         yield
         return
@@ -46,7 +46,7 @@ def _timers_late(late_ns: int) -> Iterator[None]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield a process and all that it has started; some may have ended meanwhile."""
+    """Yield a process and all its descendants; some may have ended meanwhile."""
     yield pid
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -179,7 +179,7 @@ class Process:
 
 
 class Events(Protocol):
-    """What prints events: JSON objects, each with its kind."""
+    """A source of events: JSON objects, each with its kind."""
 
     @property
     def events(self) -> list[Event]: ...
@@ -201,7 +201,7 @@ class Events(Protocol):
     def wait_count(
         self, count: int, kind: str, /, *, within_s: float = PATIENCE_S, **fields: object
     ) -> list[Event]:
-        """Wait for at least that many events of a kind, and return all of them."""
+        """Wait for at least this many events of a kind, and return all of them."""
 
         def enough() -> list[Event] | None:
             found = self.of(kind, **fields)

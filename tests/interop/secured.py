@@ -1,7 +1,7 @@
 """Apache's name server and broker as they run on a public network: with ACL 2.0, and TLS for brokers.
 
-The broker accepts encrypted connections only; the name server accepts plain ones, too, so that the test can
-poll it without TLS. The certificate names 127.0.0.1.
+The broker accepts encrypted connections only; the name server also accepts plaintext ones, so that the test
+can poll it without TLS. The certificate names 127.0.0.1.
 """
 
 import json
@@ -112,7 +112,7 @@ class Secured:
             admin.create_topic(topic, queues=queues)
 
     def wait_stored(self, topic: str, count: int) -> None:
-        """Wait until a topic's queues have so many messages: the broker acknowledges earlier."""
+        """Wait until a topic's queues have this many messages: the broker acknowledges earlier."""
         with Admin(namesrv=self.namesrv, credentials=self.credentials, tls=self.tls) as admin:
             Cluster.wait_until(
                 lambda: sum(ends.max_offset for ends in admin.topic_stats(topic).values()) == count,

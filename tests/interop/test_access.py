@@ -109,7 +109,7 @@ def test_wrong_credentials_are_refused(
 def test_a_consumer_with_unknown_credentials_reports_it(
     secured: Secured, topic: str, credentials: Credentials | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The consumer keeps trying, as Java's does; its log says what is wrong."""
+    """The consumer keeps trying, as Java's does; its log names the problem."""
     heard = threading.Event()
 
     class Listening(logging.Handler):

@@ -20,7 +20,7 @@ COUNT = 20
 UPDATE_NAMESRV_CONFIG = 318
 GET_ALL_DELAY_OFFSET = 45
 GET_TIMER_CHECK_POINT = 60
-#: Enough for both brokers to start and have everything.
+#: Long enough for both brokers to start and copy everything.
 TIMER_MS = 30_000
 
 
@@ -103,7 +103,7 @@ def consume_at_slave(cluster: Cluster, slave: str, topic: str, group: str) -> No
 
 
 def test_a_java_consumer_locks_and_commits_at_our_acting_slave(tmp_path: Path) -> None:
-    """What it has committed there is at the master when that is back."""
+    """When the master is back, it has the offsets committed there."""
     with ExitStack() as stack:
         servers = LibraServers(tmp_path, settings={"enableSlaveActingMaster": "true"})
         stack.callback(servers.stop)
@@ -140,7 +140,7 @@ def test_a_java_consumer_locks_and_commits_at_our_acting_slave(tmp_path: Path) -
 def start_pair(
     stack: ExitStack, root: Path, kind: str, of_apache: Mapping[str, object] = SMALL_STORE
 ) -> tuple[LibraServers, str]:
-    """Start our master and an acting slave, ours or Apache's with these settings; return its address, too."""
+    """Start our master and an acting slave, ours or Apache's with these settings; also return its address."""
     acting = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
     servers = LibraServers(root, settings=acting)
     stack.callback(servers.stop)
@@ -162,7 +162,7 @@ def start_pair(
 def test_java_clients_get_from_another_master_what_was_delayed_at_a_lost_one(
     tmp_path: Path, kind: str, level: int
 ) -> None:
-    """The slave, ours or Apache's, sends it there, and our master that returns goes on behind that."""
+    """The slave, ours or Apache's, sends them there; our returning master continues after them."""
     with ExitStack() as stack:
         servers, slave = start_pair(stack, tmp_path, kind)
         cluster = Cluster("libra", servers.namesrv, tmp_path)
@@ -200,7 +200,7 @@ def test_java_clients_get_from_another_master_what_was_delayed_at_a_lost_one(
 
 @pytest.mark.parametrize("kind", ["libra", "apache"])
 def test_java_clients_get_timer_messages_of_a_lost_master_from_another(tmp_path: Path, kind: str) -> None:
-    """The slave sends them there, and our master that returns leaves them out."""
+    """The slave sends them there, and our returning master leaves them out."""
     with ExitStack() as stack:
         servers, slave = start_pair(stack, tmp_path, kind, {**SMALL_STORE, **TIMERS_FLUSHED})
         cluster = Cluster("libra", servers.namesrv, tmp_path)
@@ -226,7 +226,7 @@ def test_java_clients_get_timer_messages_of_a_lost_master_from_another(tmp_path:
             "every message",
             within_s=2 * PATIENCE_S,
         )
-        # Apache's slave notes once a second up to where it has sent them.
+        # Apache's slave records once a second how far it has sent them.
         cluster.wait_until(
             lambda: timers_are_done(slave, deliver_ms), "the slave's timers", within_s=PATIENCE_S
         )
@@ -264,7 +264,7 @@ def received(consumer: Events) -> list[str]:
 
 
 def test_a_java_producer_ends_at_another_master_what_was_open_at_a_lost_one(tmp_path: Path) -> None:
-    """Our slave passes the half message on; the master that returns does not ask about it any more."""
+    """Our slave passes the half message on; the returning master no longer checks it."""
     with ExitStack() as stack:
         acting = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
         checks = {"transactionTimeOut": 1_000, "transactionCheckInterval": 2_000}

@@ -25,7 +25,7 @@ GET_SUBSCRIPTIONGROUP_CONFIG = 352
 
 
 def passed_on(address: str) -> PassedOn:
-    """Return what a broker says of POP; nothing known if it does not listen yet."""
+    """Return a broker's POP state; unknown if it does not listen yet."""
     try:
         body = wire.ask(address, GET_ALL_DELAY_OFFSET).body
     except ConnectionRefusedError:

@@ -1,4 +1,4 @@
-"""Apache's mqadmin: the subcommands that an operator needs first."""
+"""Apache's mqadmin: the subcommands an operator needs first."""
 
 import pytest
 

@@ -54,7 +54,7 @@ def test_a_java_member_processes_a_message_again(cluster: Cluster) -> None:
 
 
 def test_a_group_is_forbidden_a_topic_and_allowed_it_again(cluster: Cluster) -> None:
-    """Its member gets nothing meanwhile, not even by the pull that waits already, and continues then."""
+    """Meanwhile its member gets nothing, not even for the pull already held, and continues afterwards."""
     topic, group = cluster.fresh_name("Forbidden"), cluster.fresh_name("group")
     address, admin = cluster.broker_address, cluster.admin
     member, _ = consumed(cluster, topic, group)
@@ -92,7 +92,7 @@ def test_our_monitoring_notices_a_java_member_that_is_stuck(cluster: Cluster) ->
     assert found() == ({"group": group, "topic": topic, **nothing}, [])
     cluster.send(topic=topic, body="stuck")
     member.wait_event("message", body="stuck")
-    cluster.wait_until(lambda: found()[0]["undone"] == 1, "what is undone", within_s=PATIENCE_S)
+    cluster.wait_until(lambda: found()[0]["undone"] == 1, "the undone count", within_s=PATIENCE_S)
     assert found()[1] == []
     (notice,) = found(later_ms=120_000)[1]
     blocked_ms = re.search(r"nothing handled for (\d+) ms, perhaps it is blocked", notice)

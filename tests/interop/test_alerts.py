@@ -1,6 +1,6 @@
-"""The alert rules of packaging/, each tried by making its trouble; Prometheus' engine says which alerts come.
+"""The alert rules of packaging/, each tested by causing its problem; Prometheus's engine evaluates them.
 
-A scrape before the trouble, and one afterwards, count as a minute apart. The time that a trouble has to last
+A scrape before the problem, and one afterwards, count as a minute apart. The time that a problem has to last
 (`for`) is not waited for.
 """
 
@@ -41,13 +41,13 @@ from tests.packaging.test_monitoring import RULES
 pytestmark = pytest.mark.interop
 
 GROUP, TOPIC, WIDE = "shop", "Orders", "Wide"
-#: A rebalance is over after a minute at the latest, whatever is missing.
+#: A rebalance is over after a minute at the latest, even with members missing.
 PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _program() -> None:
-    """Compile what asks Prometheus' engine."""
+    """Compile the program that queries Prometheus's engine."""
     done = subprocess.run(
         [HERE / "prometheus" / "setup"], capture_output=True, text=True, timeout=SETUP_TIMEOUT_S, check=False
     )
@@ -141,7 +141,7 @@ class Scene:
         return consumer
 
     def scrape(self, name: str) -> Path:
-        """Write what Prometheus reads, and whether it could, to a file."""
+        """Write a scrape for Prometheus to a file, and whether it succeeded."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
                 text = answer.read().decode() + 'up{job="libramq"} 1\n'
@@ -151,7 +151,7 @@ class Scene:
         return file
 
     def alerts(self, before: Path) -> set[str]:
-        """Return the alerts that hold after what was scraped before."""
+        """Return the alerts that fire after the scrapes so far."""
         command = [CACHE / "prometheus" / "check", RULES, before, self.scrape("after")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
@@ -169,7 +169,7 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def handled(scene: Scene, count: int, **options: Any) -> None:
-    """Have a member handle so many messages, and leave."""
+    """Have a member handle this many messages, and leave."""
     done: list[object] = []
     async with scene.member(done.extend, **options), asyncio.timeout(PATIENCE_S):
         while True:
@@ -193,7 +193,7 @@ with consumer: time.sleep(600)
 
 
 async def only_member_is_killed(scene: Scene) -> None:
-    """500 messages wait afterwards."""
+    """500 messages remain afterwards."""
     await scene.send(1)
     member = await asyncio.create_subprocess_exec(
         sys.executable, "-c", MEMBER, scene.namesrv, TOPIC, stdout=asyncio.subprocess.PIPE
@@ -217,7 +217,7 @@ with consumer: time.sleep(600)
 
 
 async def a_new_group_hangs(scene: Scene) -> asyncio.subprocess.Process:
-    """Its first message is handled for ever: it has committed nothing."""
+    """Its first message is handled forever: it has committed nothing."""
     for queue in await scene.producer.publish_queues(WIDE):
         await scene.producer.send(Message(WIDE, b"x"), queue=queue)
     member = await asyncio.create_subprocess_exec(
@@ -266,7 +266,7 @@ async def a_message_is_rejected(scene: Scene) -> None:
 
 
 async def a_message_fails_again_and_again(scene: Scene) -> None:
-    """At the third attempt its handler wants to wait."""
+    """At the third attempt its handler asks for a delay."""
     await scene.send(1)
     await scene.stack.enter_async_context(
         scene.member(lambda messages: Retry(after=1 if messages[0].reconsume_times < 2 else 600))
@@ -274,7 +274,7 @@ async def a_message_fails_again_and_again(scene: Scene) -> None:
 
 
 async def an_ordered_message_fails_again_and_again(scene: Scene) -> None:
-    """Its handler wants to wait; the message stays where it is."""
+    """Its handler asks for a delay; the message stays in place."""
     await scene.send(1)
     await scene.stack.enter_async_context(scene.member(lambda _: Retry(after=1), orderly=True))
 
@@ -368,10 +368,10 @@ TROUBLES: dict[Callable[[Scene], Awaitable[object]], set[str]] = {
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_a_trouble_has_its_alert(scene: Scene, trouble: Callable[[Scene], Awaitable[object]]) -> None:
-    """There is none of them before."""
+    """None of the alerts fires before the problem."""
     await scene.send(1)
     await handled(scene, 1)  # The group is known: increases are seen from the second scrape on.
-    await asyncio.sleep(2.5)  # What a broker does at its start has been sampled.
+    await asyncio.sleep(2.5)  # The metrics of a broker's start have been sampled.
     before = await asyncio.to_thread(scene.scrape, "before")
     assert not await asyncio.to_thread(scene.alerts, before) & TROUBLES[trouble]
     await trouble(scene)

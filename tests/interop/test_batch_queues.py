@@ -31,7 +31,7 @@ UNBATCH_TIMEOUT_S = 60.0
 
 
 def create_batch_topic(cluster: Cluster) -> None:
-    """Ask as mqadmin does: updateTopic -a +queue.type=BatchCQ."""
+    """Request it as mqadmin does: updateTopic -a +queue.type=BatchCQ."""
     fields = {
         "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES),
         "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -43,7 +43,7 @@ def create_batch_topic(cluster: Cluster) -> None:
 
 
 class Sender:
-    """Sends batches and single messages; keeps which message has which number."""
+    """Sends batches and single messages; records which message has which offset."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -70,7 +70,7 @@ class Sender:
 
 
 def batch_sizes(store: Path) -> list[int]:
-    """Return how many messages each record has that is a batch of RocketMQ's."""
+    """Return the message count of each record that is a RocketMQ batch."""
     with closing(ReadOnlyFiles(LocalFileSystem(), store / "commitlog")) as files:
         found = [head for head in LogScan(files, 0) if isinstance(head, RecordHead)]
     whole = flags.INNER_BATCH | flags.NEED_UNWRAP

@@ -14,7 +14,7 @@ from tests.interop.test_pop import QUEUES
 
 pytestmark = pytest.mark.interop
 
-#: ClientConfig: whether a version's members can have their queues assigned by the broker. These have timers.
+#: ClientConfig: whether a version supports queue assignment by the broker. The versions that do have timers.
 ASKS_BROKER = {"4.9.8": False, "5.1.4": True, "5.5.0": True}
 PREFIXES = {"4.9.8": "Old", "5.1.4": "Before", "5.5.0": "New"}
 COUNT = 8
@@ -22,7 +22,7 @@ COUNT = 8
 
 @pytest.fixture(
     scope="module",
-    # What one of 5.1 lacks and has is what the oldest lacks or the newest has.
+    # Version 5.1 differs from the oldest or from the newest in nothing else.
     params=[
         pytest.param(each, marks=pytest.mark.thorough if each == "5.1.4" else ()) for each in ASKS_BROKER
     ],

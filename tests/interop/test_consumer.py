@@ -99,7 +99,7 @@ def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: Cluster) -> 
 
 
 def test_a_group_resumes_where_it_stopped(cluster: Cluster) -> None:
-    """A clean stop commits what was consumed, so a later member gets only the rest.
+    """A clean stop commits consumed messages, so a later member gets only the rest.
 
     The topic has one queue because Apache's broker can lose one of two simultaneous first commits.
     """
@@ -131,7 +131,7 @@ def bodies(deliveries: list[Event]) -> set[str]:
 
 
 def start_for_retries(cluster: Cluster, group: str, topic: str, **settings: Any) -> Consumer:
-    """Start a consumer and wait for its retry queue, too; the retry topic must exist already."""
+    """Start a consumer and wait for its retry queue; the retry topic must exist already."""
     consumer = cluster.consumer(group, topic, **settings)
     consumer.wait_event("queues", topic=f"%RETRY%{group}", queues=[f"{cluster.broker_name}:0"])
     return consumer

@@ -21,7 +21,7 @@ def count(cluster: Cluster, group: str) -> int:
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 def test_a_java_consumers_dead_letters_are_listed_and_sent_again(cluster: Cluster, orderly: bool) -> None:
-    """A Java consumer of another group gets the message that was sent again, with its tag, key and mark."""
+    """A Java consumer of another group gets the resent message, with its tag, key and mark."""
     topic, group = cluster.fresh_name("Failing"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     sent = cluster.send(topic=topic, body="poison", tags="red", keys="order-7")
@@ -60,7 +60,7 @@ SEEN_WITHIN_S = 240
 def test_a_message_that_a_java_consumer_fails_again_and_again_is_seen_before(
     cluster: Cluster, way: str
 ) -> None:
-    """At our broker; a minute or two after the first attempt, not almost five hours."""
+    """At our broker this takes a minute or two after the first attempt, not almost five hours."""
     if cluster.kind != "libra":
         pytest.skip("Apache's broker has no diagnoses")
     topic, group = cluster.fresh_name("Failing"), cluster.fresh_name("group")

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.mark.parametrize("begins", ["first", "last"])
 def test_a_java_group_that_dies_before_its_first_commit_is_seen(cluster: Cluster, begins: str) -> None:
-    """All that it was sent is being handled when it is killed."""
+    """It is killed while it handles everything it was sent."""
     if cluster.kind != "libra":
         pytest.skip("Apache's broker has no diagnoses")
     topic, group = cluster.fresh_name("Stillborn"), cluster.fresh_name("group")

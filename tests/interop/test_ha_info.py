@@ -23,7 +23,7 @@ ACTING = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
 TWO = {**SMALL_STORE, **ACTING, "totalReplicas": 2, "inSyncReplicas": 1, "brokerIP2": "127.0.0.1"}
 LOGGED = {"rocketmq.log.level": "info"}
 OF_SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
-#: What a slave logs.
+#: A slave's log line.
 APACHE_NOTIFIED = "min broker id changed"
 OURS_NOTIFIED = "another lowest broker id"
 

@@ -88,7 +88,7 @@ def test_a_group_shares_partitions_and_continues_where_it_committed(clients: Kaf
         within_s=PATIENCE_S,
     )
     revoked = clients.program.of("revoked", name="one")[-1]["partitions"]
-    assert len(revoked) == (4 if assignor == EAGER else 2), "only a cooperative member keeps what stays"
+    assert len(revoked) == (4 if assignor == EAGER else 2), "only a cooperative member keeps its partitions"
     clients.close("two")
     clients.wait_owned(one=range(4))
     for partition in range(4):

@@ -49,7 +49,7 @@ def assignments(clients: KafkaClients, name: str) -> int:
 def test_javas_members_share_all_brokers_partitions_and_survive_the_coordinator(
     cluster: KafkaCluster, clients: KafkaClients, protocol: str
 ):
-    """The coordinator is killed: the members go on, its partitions wait for it, and nothing is lost."""
+    """The coordinator is killed: the members continue, its partitions wait for it, and nothing is lost."""
     group = cluster.group_at(B)
     clients.create("shared", PARTITIONS)
     leaders = cluster.leaders("shared")
@@ -73,7 +73,7 @@ def test_javas_members_share_all_brokers_partitions_and_survive_the_coordinator(
     read_all(clients, {(partition, 1) for partition in left})
     offsets = [2 if partition in left else 1 for partition in range(PARTITIONS)]
     wait_until(lambda: committed(consumer, "shared", PARTITIONS) == offsets, "the successor gets no commits")
-    assert {name: assignments(clients, name) for name in before} == before, "nobody had to join"
+    assert {name: assignments(clients, name) for name in before} == before, "no member had to join"
     cluster.start(B)
     cluster.wait_brokers(3)
     for partition in range(PARTITIONS):
@@ -84,7 +84,7 @@ def test_javas_members_share_all_brokers_partitions_and_survive_the_coordinator(
 
 
 def read_all(clients: KafkaClients, wanted: set[tuple[int, int]]) -> None:
-    """Wait until members have read these records, whichever of them."""
+    """Wait until the members together have read these records."""
     clients.program.wait_until(
         lambda: wanted <= set(clients.records()), f"not all of {wanted} were read", within_s=PATIENCE_S
     )

@@ -92,17 +92,17 @@ def values(member: Program, partition: int) -> list[str]:
 
 
 def wait_read(value: str, *members: Program) -> None:
-    """Wait until a record of each partition has been read, by whichever member."""
+    """Wait until a record of each partition has been read, by any member."""
 
     def has_all() -> bool:
-        members[0].ended_within(POLL_S)  # Its events, and those of the others, come meanwhile.
+        members[0].ended_within(POLL_S)  # Events of this member and of the others arrive meanwhile.
         return all(any(value in values(each, at) for each in members) for at in range(PARTITIONS))
 
     wait_until(has_all, f"{value} was not read in each partition")
 
 
 def test_members_join_are_killed_and_restarted_and_read_every_record(cluster: KafkaCluster, start: Start):
-    """What was committed does not come again; the broker is killed and restarted as well."""
+    """Committed records are not redelivered; the broker is killed and restarted as well."""
     alice = start("alice")
     wait_shared(alice)
     produce(cluster, "a")

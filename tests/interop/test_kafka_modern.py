@@ -1,4 +1,4 @@
-"""Kafka's Java clients in groups of KIP-848 (`group.protocol=consumer`) against our Kafka port."""
+"""Kafka's Java clients in KIP-848 groups (`group.protocol=consumer`) against our Kafka port."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_the_coordinator_shares_partitions_and_the_group_continues_where_it_comm
     clients.wait_records(4)
     clients.subscribe("two", topic, group, **settings)
     wait_shared(clients, "one", "two")
-    assert len(clients.program.of("revoked", name="one")[-1]["partitions"]) == 2, "what stays is read on"
+    assert len(clients.program.of("revoked", name="one")[-1]["partitions"]) == 2, "others are kept"
     clients.close("one")
     clients.wait_owned(two=range(4))
     for partition in range(4):
@@ -108,7 +108,7 @@ def test_a_static_member_returns_without_a_rebalance(clients: KafkaClients):
 
 
 def test_a_member_that_an_operator_removed_joins_again(clients: KafkaClients, servers: KafkaUp):
-    """Its next heartbeat has the epoch of a member that is not there: it gives up all and begins again."""
+    """Its next heartbeat has the epoch of an unknown member: it gives up everything and starts again."""
     clients.create("modern-fenced", 2)
     clients.produce("modern-fenced", 0, "first")
     clients.subscribe("one", "modern-fenced", "g-modern-fenced", group_instance_id="i", **MODERN)

@@ -1,4 +1,4 @@
-"""Kafka's Java client and mqadmin at our broker that takes encrypted connections of users only."""
+"""Kafka's Java client and mqadmin at our broker that accepts only encrypted connections of users."""
 
 import json
 import subprocess
@@ -131,7 +131,7 @@ def test_javas_kafka_client_signs_in_over_tls_and_does_what_policies_allow(
 
 def test_mqadmin_of_the_newest_version_manages_users_over_tls(servers: Servers) -> None:
     """5.5.0, whose commands for users are those of 5.3.3."""
-    command = [HERE / "servers" / "setup", "5.5.0"]  # Which has the tools, too.
+    command = [HERE / "servers" / "setup", "5.5.0"]  # It includes the tools.
     done = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_TIMEOUT_S, check=False)
     assert not done.returncode, done.stdout + done.stderr
     jars = CACHE / "servers" / "5.5.0" / "lib"

@@ -91,7 +91,7 @@ class Member(Process):
 
     @property
     def partitions(self) -> list[int]:
-        """Return what it was assigned last."""
+        """Return its latest assignment."""
         told = [line for line in self.lines if "rebalanced" in line]
         if not told or "assigned" not in told[-1]:
             return []
@@ -124,7 +124,7 @@ def test_members_of_a_group_share_the_partitions(servers: KafkaUp, tmp_path: Pat
 
 
 def test_kcat_signs_in_to_secured_servers(tmp_path: Path):
-    """By PLAIN over TLS: SCRAM of this librdkafka repeats a nonce, against RFC 5802 (CVE-2024-56128)."""
+    """PLAIN over TLS: SCRAM of this librdkafka repeats a nonce, against RFC 5802 (CVE-2024-56128)."""
     set_up()
     ports = {name: free_port() for name in ("nameserver", "kafka")}
     options = ["--nameserver-port", str(ports["nameserver"]), "--kafka-port", str(ports["kafka"])]

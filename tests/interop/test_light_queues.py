@@ -66,7 +66,9 @@ class Puller:
         return answer["answer"]
 
     def bodies(self, topic: str, count: int) -> list[str]:
-        """Return all messages of a light queue, once there are so many: Apache's broker dispatches later."""
+        """Return all messages of a light queue, once there are this many: Apache's broker
+        dispatches later.
+        """
         self._cluster.wait_until(
             lambda: self.ask("max", topic) >= count, f"{count} messages in {topic}", within_s=PATIENCE_S
         )
@@ -112,7 +114,7 @@ def consume(cluster: Cluster, group: str, topic: str, **properties: object) -> P
 
 
 def handled(program: Program, *, again: bool = False) -> list[str]:
-    """Return the messages that were delivered for the first time, or again."""
+    """Return the messages that were delivered for the first time, or redelivered."""
     return [each["body"] for each in program.of("message") if bool(each["reconsumeTimes"]) is again]
 
 
@@ -123,7 +125,7 @@ def wait_handled(program: Program, expected: list[str], *, again: bool = False) 
 
 
 def test_javas_push_consumer_reads_a_light_topic_on(light_cluster: Cluster) -> None:
-    """It gets what is there and what comes, what it could not handle again, and goes on where it was."""
+    """It gets existing and new messages, retries failed ones, and resumes where it was."""
     light_cluster.create_topic(PARENT, 1)
     for number in range(3):
         send(light_cluster, str(number), A, B)
@@ -161,7 +163,7 @@ def test_javas_pop_consumer_reads_a_light_topic(light_cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_light_queues_are_handed_to_apaches_broker_and_back(tmp_path: Path, is_killed: bool) -> None:
-    """Either broker goes on with the other's numbers, and with the offsets of light groups."""
+    """Either broker continues the other's offsets, including those of light groups."""
     with ExitStack() as stack:
         servers = LibraServers(tmp_path, BROKER, settings={**STORE, **LIGHT})
         stack.callback(servers.stop)

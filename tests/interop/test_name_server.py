@@ -140,7 +140,9 @@ def test_apaches_broker_registers_again_right_after_a_kill(ours: str, tmp_path: 
 
 
 def test_apaches_broker_proves_who_it_is_to_our_name_server(tmp_path: Path) -> None:
-    """It signs with the cluster's secret; one that has another is turned away, and may not end the first."""
+    """It signs with the cluster's secret; a broker with another secret is refused, and cannot remove the
+    first.
+    """
     option = "innerClientAuthenticationCredentials"
     right, wrong = (json.dumps({"accessKey": "brokers", "secretKey": secret}) for secret in ("ours", "other"))
     with ExitStack() as stack:
@@ -186,7 +188,7 @@ def test_our_broker_registers_with_apaches_name_server(theirs: str, ours: str, t
             within_s=PATIENCE_S,
         )
         assert wire.ask(theirs, *request).body == wire.ask(ours, *request).body
-        # Whole tables, from which both learn what was deleted, Apache's if it is set to.
+        # Whole tables, from which both learn of deletions, Apache's if so configured.
         setting = ("-k", "deleteTopicWithBrokerRegistration", "-v", "true")
         done = commands.libra("admin", "updateNamesrvConfig", "-n", theirs, *setting)
         assert done.code == 0, done

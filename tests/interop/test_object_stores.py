@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent.parent
 TOPIC = "Sales"
 MESSAGES, BATCH_MESSAGES = 300, 120
 SHOPS = ("Harbour", "a/b %41", "Ærø")
-#: What ends the second batch of each table, as its client sends it.
+#: The request that ends the second batch of each table, as its client sends it.
 PARQUET_COMMIT = "PUT .*/parquet/batch(=|%3D)1/_SUCCESS"
 DELTA_COMMIT = r"PUT .*/delta/_delta_log/0+2\.json"
 ICEBERG_COMMIT = '"libramq-batch": ?"1"'
@@ -134,7 +134,9 @@ def rows(store: SeaweedFS, kind: str) -> polars.DataFrame:
 def test_every_message_is_once_in_each_table_after_kills_before_and_after_a_commit(
     store: SeaweedFS, up: LibraUp, tmp_path: Path
 ):
-    """The first driver is killed before its second commit, the next before it hears of that."""
+    """The first driver is killed before its second commit, the next one before it receives the commit's
+    response.
+    """
     with Gate(store.s3_port) as s3, Gate(store.catalog_port) as catalog:
         given = configs(up, s3.url, store.catalog(catalog.url))
         for answers in (False, True):
@@ -188,7 +190,7 @@ def test_a_batch_that_another_run_has_added_meanwhile_is_not_added_again(store: 
 
 @pytest.mark.usefixtures("_credentials")
 def test_a_new_directory_has_one_owner(store: SeaweedFS):
-    """Of two first runs; the second leaves no mark, so the first is not refused when it comes again."""
+    """Of two concurrent first runs; the second leaves no mark, so the first is not refused on its return."""
     directory = StoredDirectory.of("s3://lake/claimed", {"endpoint": store.s3_url})
     assert directory.claim("one") is None
     assert directory.claim("other") == "s3://lake/claimed/_libramq/one"
@@ -198,7 +200,7 @@ def test_a_new_directory_has_one_owner(store: SeaweedFS):
 
 @pytest.mark.usefixtures("_credentials")
 def test_a_catalog_that_stops_answering_is_given_up(store: SeaweedFS, monkeypatch: pytest.MonkeyPatch):
-    """A pipeline that runs for ever would otherwise wait for ever."""
+    """Otherwise an endless pipeline would wait forever."""
     monkeypatch.setattr(iceberg_table, "CATALOG_SECONDS", 0.5)
     with Gate(store.catalog_port) as gate:
         known = {"credential": f"{ACCESS_KEY}:{SECRET_KEY}"}  # pyiceberg has read its environment before.

@@ -134,7 +134,7 @@ def test_groups_without_a_retry_topic_are_listed(cluster: Cluster) -> None:
 
 
 def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:
-    """However it was sent, a message arrives complete and with the id that the send returned."""
+    """Messages of every kind of send arrive complete and with the id that the send returned."""
     topic = cluster.fresh_name("Ours")
     cluster.create_topic(topic, QUEUES)
     told = {}

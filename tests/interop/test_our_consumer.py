@@ -131,7 +131,7 @@ def test_our_assigned_queues_are_read_from_where_we_want(cluster: Cluster) -> No
 
 
 def test_record_batches_have_what_the_broker_stored(cluster: Cluster) -> None:
-    """They begin where the group is, obey the filter, and are committed as messages are."""
+    """They begin at the group's offsets, obey the filter, and are committed like messages."""
     topic, group = cluster.fresh_name("Columns"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     send(cluster, topic, [str(number) for number in range(10 * QUEUES)])

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
 
 class Popping:
-    """Our member in this process. decide: what its handler returns for a call's messages."""
+    """Our member in this process. `decide` sets its handler's result for a call's messages."""
 
     def __init__(self, namesrv: str, group: str, topic: str, decide=None, **options) -> None:
         self.messages: list[MessageExt] = []
@@ -78,7 +78,7 @@ def test_ours_and_javas_members_share_a_group(cluster: Cluster) -> None:
 def test_a_member_whose_clock_is_set_otherwise_handles_each_message_once(
     cluster: Cluster, by_ms: int
 ) -> None:
-    """Apache's broker answers POLLING_TIMEOUT, for ever, to a pop that names a time long before its own."""
+    """To a pop with a time long before its own, Apache's broker answers POLLING_TIMEOUT, forever."""
     topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
     pops(cluster, topic, group)
     ours = Popping(cluster.namesrv, group, topic, clock=Skewed(by_ms))
@@ -91,7 +91,7 @@ def test_a_member_whose_clock_is_set_otherwise_handles_each_message_once(
 
 
 def test_failed_messages_come_again_and_rejected_ones_are_dead_letters(cluster: Cluster) -> None:
-    """A batch names what failed; the delay of the retry is the broker's invisible time."""
+    """The handler names the failed messages of a batch; the retry's delay is the broker's invisible time."""
     topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
     pops(cluster, topic, group)
 
@@ -123,7 +123,7 @@ def test_a_message_fails_until_it_is_a_dead_letter(cluster: Cluster) -> None:
 
 
 def test_what_a_killed_member_of_ours_had_is_handled_by_another(cluster: Cluster) -> None:
-    """The killed one's handler was at work, and had it extend the invisible time."""
+    """The killed member's handler was running, and had the member extend the invisible time."""
     topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
     pops(cluster, topic, group)
     members = Members(cluster, topic, group=group, pop=True, invisible_ms=3_000, work_ms=600_000)
@@ -141,7 +141,7 @@ def test_what_a_killed_member_of_ours_had_is_handled_by_another(cluster: Cluster
 
 
 def test_a_killed_broker_loses_nothing(tmp_path: Path) -> None:
-    """It is killed while members handle what it has; all of it is handled, acknowledged messages once."""
+    """It is killed while members handle their messages; all are handled, acknowledged ones once."""
     servers = LibraServers(tmp_path, "broker-a", settings={"flushDiskType": "SYNC_FLUSH"})
     try:
         cluster = Cluster("libra", servers.namesrv, tmp_path)

@@ -27,7 +27,7 @@ def knows_mode(store: Path, group: str) -> bool:
 
 
 def test_a_java_consumer_pops_at_our_slave_what_apaches_master_had(tmp_path: Path) -> None:
-    """What was acknowledged there does not come again when the master is back."""
+    """Messages acknowledged there are not redelivered when the master is back."""
     with ExitStack() as stack:
         servers = LibraServers(tmp_path)
         stack.callback(servers.stop)

@@ -12,7 +12,7 @@ QUEUES = 4
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_kind_of_send_arrives_unchanged(cluster: Cluster, dialect: str) -> None:
-    """Body, keys, tags, flag and properties are equal; queue and offset are those that the send returned."""
+    """Body, keys, tags, flag and properties are equal; queue and offset are those returned by the send."""
     topic = cluster.fresh_name("Kinds")
     cluster.create_topic(topic, QUEUES)
     message = {

@@ -43,7 +43,7 @@ def test_two_server_assigned_members_share_the_queues_and_one_takes_over(
     assert queues_of(first, topic) | queues_of(second, topic) == all_queues(cluster)
     send(cluster, topic, "both", 24)
     wait_bodies(cluster, "both", 24, first, second)
-    assert second.of("message"), "the second member consumes what is in its queues"
+    assert second.of("message"), "the second member consumes its queues' messages"
     if cluster.kind == "libra":
         assert redelivered(first, second) == {}
 
@@ -125,7 +125,7 @@ def test_queues_of_two_brokers_are_shared(servers: LibraServers, tmp_path: Path,
         assert [len(lot & now) for lot, now in zip(before, held(), strict=False)] == [3, 3]
         for member, count, now in zip(members, counts, held(), strict=False):
             changes = member.of("queues", topic=topic)[count:]
-            assert all(now <= set(change["queues"]) for change in changes), "what stays is always there"
+            assert all(now <= set(change["queues"]) for change in changes), "kept queues are always owned"
         send(cluster, topic, "three", 24)
         wait_bodies(cluster, "three", 24, *members)
         assert redelivered(*members) == {}

@@ -31,7 +31,7 @@ def send(cluster: Cluster, who: str, count: int) -> None:
 
 
 def passed(namesrv: str, wanted: str | Sql) -> list[str]:
-    """Return the messages that a broker sends to a consumer; none is filtered here."""
+    """Return the messages that a broker sends to a consumer, which filters none."""
     pull_filter = PullFilter.of(wanted)
     with closing(QueueReader([namesrv], group="TOOLS_CONSUMER", pull_filter=pull_filter)) as reader:
         queues = sorted(reader.queues(TOPIC))
@@ -45,7 +45,7 @@ def passed(namesrv: str, wanted: str | Sql) -> list[str]:
 
 
 def check_filters(namesrv: str, sent: dict[str, int]) -> None:
-    """Check what a broker passes, of messages that each broker in turn got."""
+    """Check which messages a broker passes, of those that each broker in turn received."""
     numbers = [(who, number) for who, count in sent.items() for number in range(count)]
     assert passed(namesrv, "*") == sorted(f"{who} {number}" for who, number in numbers)
     assert passed(namesrv, "even") == sorted(f"{who} {n}" for who, n in numbers if n % 2 == 0)
@@ -63,7 +63,7 @@ def test_each_broker_filters_what_the_other_stored(directory: Directory, tmp_pat
     cluster.create_topic(TOPIC, QUEUES)
     sent = {"apache": 40}
     try:
-        consumer = cluster.consumer(GROUP, TOPIC, sql="a = 3")  # Bit maps are of filters that are known.
+        consumer = cluster.consumer(GROUP, TOPIC, sql="a = 3")  # Bit maps cover known filters only.
         send(cluster, "apache", 40)
         consumer.wait_count(10, "message")
         consumer.finish()

@@ -34,7 +34,7 @@ def test_the_remaining_member_takes_all_queues_and_every_message(
     }
     send(cluster, topic, "both", 16)
     wait_bodies(cluster, "both", 16, first, second)
-    assert second.of("message"), "the second member consumes what is in its queues"
+    assert second.of("message"), "the second member consumes its queues' messages"
 
     leave(second)
     wait_queues(cluster, first, topic, QUEUES)

@@ -170,7 +170,7 @@ def test_our_slave_copies_a_master_and_serves_when_that_is_gone(
 def test_a_master_requires_as_many_replicas_as_there_are_and_the_minimum(
     stack: ExitStack, tmp_path: Path, kind: str
 ) -> None:
-    """Master and slave are of different makes; what is acknowledged with a minimum of 2 is at both."""
+    """Master and slave are of different makes; with a minimum of 2, acknowledged messages are at both."""
     servers = LibraServers(tmp_path, settings={"mappedFileSizeCommitLog": FILE_BYTES})
     stack.callback(servers.stop)
     acting = {"enableSlaveActingMaster": "true", "slaveTimeout": SLAVE_TIMEOUT_MS}

@@ -1,4 +1,4 @@
-"""Apache's clients with requests that are sent as messages, and replies that the broker passes on."""
+"""Apache's clients with requests sent as messages, and replies passed on by the broker."""
 
 import pytest
 

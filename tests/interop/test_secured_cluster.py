@@ -31,7 +31,7 @@ SECRETS = (
 
 
 def lines(file: Path) -> list[tuple[int, str]]:
-    """Return what programs have noted, with its time."""
+    """Return the lines noted by programs, with their times."""
     if not file.exists():
         return []
     parts = (line.partition(" ") for line in file.read_text().splitlines())
@@ -46,7 +46,7 @@ def pids(directory: Path, *names: str) -> Iterator[int]:
 
 @contextmanager
 def ended(directory: Path) -> Iterator[None]:
-    """End what the page has started."""
+    """End everything the page has started."""
     try:
         yield
     finally:
@@ -63,7 +63,7 @@ def end(pid: int, by: signal.Signals) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process has ended, if its parent has noticed or not."""
+    """Return whether a process has ended, even if its parent has not noticed."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def test_every_step_is_taken_under_load_and_nothing_is_lost(tmp_path: Path) -> N
         sent = {text for _, text in lines(notes / "sent")}
         Cluster.wait_until(
             lambda: sent <= {text for _, text in lines(notes / "handled")},
-            "what was acknowledged has been handled",
+            "acknowledged messages have been handled",
             within_s=PATIENCE_S,
         )
         for pid in pids(directory, "billing-1", "billing-2"):
@@ -125,7 +125,7 @@ def longest_pause_ms(file: Path) -> int:
 
 
 def report(notes: Path) -> None:
-    """Print what was sent and read, and the longest pauses."""
+    """Print the counts of sent and read messages, and the longest pauses."""
     sent, handled = lines(notes / "sent"), Counter(text for _, text in lines(notes / "handled"))
     again = sum(count - 1 for count in handled.values())
     print(

@@ -1,6 +1,6 @@
 """Spark Connect: a server finds the format by itself, and a client reads, writes and streams.
 
-4.3.0 is that of this environment, 4.2.0 that beside which Spark's Kafka source is tested.
+4.3.0 is this environment's version, 4.2.0 the one with which Spark's Kafka source is tested.
 """
 
 import os

@@ -81,7 +81,7 @@ def test_random_expressions(cluster: Cluster, queue: MessageQueue, expression: s
 
 
 def send_some(cluster: Cluster, topic: str) -> set[str]:
-    """Send messages; return the bodies of those that match `WANTED`."""
+    """Send messages; return the bodies of those matching `WANTED`."""
     wanted = set()
     for number in range(24):
         colour, name = ("red", "it's", "blue")[number % 3], ("abc", "axc")[number % 4 == 0]
@@ -93,7 +93,7 @@ def send_some(cluster: Cluster, topic: str) -> set[str]:
 
 
 def test_javas_consumer_gets_what_its_expression_wants(cluster: Cluster) -> None:
-    """It gets stored messages, those that arrive during held pulls, and others after a new expression."""
+    """It gets stored messages, messages that arrive during held pulls, and others after a new expression."""
     topic, group = cluster.fresh_name("Sql"), cluster.fresh_name("group")
     cluster.create_topic(topic, 2)
     wanted = send_some(cluster, topic)

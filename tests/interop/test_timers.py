@@ -98,11 +98,11 @@ def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) 
             assert stored_ms >= times[body], f"{body} came early"
         if are_early:  # On a slow machine Apache's broker delivered some, and has no record of it.
             waited = [body for body in bodies if body.startswith(WAITING)]
-            assert len(waited) == 5, "those that waited through both ends come once"
+            assert len(waited) == 5, "messages that waited through both ends arrive once"
 
 
 def wait_for(consumer: Events, count: int) -> list[tuple[str, int]]:
-    """Wait for so many different messages; return the bodies and store times of all deliveries."""
+    """Wait for this many different messages; return the bodies and store times of all deliveries."""
 
     def enough() -> list[tuple[str, int]] | None:
         found = [(each["body"], each["storeTimestamp"]) for each in consumer.of("message")]

@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
 MASTER, SLAVE = "secured", "slave"
 MODES = ("permissive", "enforcing")
-#: Apache's clients show why only in this time; it is what they take for one attempt.
+#: Apache's clients report the reason only within this time, which is the timeout of one attempt.
 REFUSED_TIMEOUT_MS = 3_000
 #: ResponseCode.
 NO_PERMISSION = 16
@@ -61,7 +61,9 @@ class Servers:
     def __init__(
         self, home: Path, mode: str, *, own: Path | None = None, more: Mapping[str, object] | None = None
     ) -> None:
-        """Start them. own: the certificate of the test's own connections; more: options."""
+        """Start the servers. `own` is the certificate of the test's own connections, `more`
+        further options.
+        """
         self.home = home
         self.mode = mode
         self.certificates = Certificates(home / "tls")
@@ -305,7 +307,7 @@ def pkcs8_key(own: Path) -> Path:
 
 
 def test_a_certificate_names_the_user_of_javas_client(tmp_path: Path) -> None:
-    """It signs nothing: one whose certificate names a user sends, another one's is refused."""
+    """Requests are unsigned: a client whose certificate names a user may send, another one is refused."""
     certificates = Certificates(tmp_path / "tls")
     super_user, stranger = certificates.client("orders.example"), certificates.client("other.example")
     settings = {

@@ -139,13 +139,13 @@ def test_a_producer_is_checked_until_it_knows(brokers: Brokers) -> None:
 
 
 def test_either_broker_continues_the_others_open_transactions(brokers: Brokers) -> None:
-    """Each broker leaves open transactions to the other; those that have ended are not checked again."""
+    """Each broker leaves open transactions to the other; finished ones are not checked again."""
     cluster = brokers.cluster
     topic, group, producers = HANDED, cluster.fresh_name("group"), cluster.fresh_name("producers")
     cluster.create_topic(topic, 2)
     transacting = producer(cluster, producers)
     transact(transacting, topic, "done at ours", "commit")
-    # A broker may ask about what takes a second to end, and is told the same then.
+    # A broker may check a transaction that takes a second to end, and then gets the same answer.
     transact(transacting, topic, "undone at ours", "rollback", "rollback")
     transacting.finish()
     asleep = producer(cluster, cluster.fresh_name("asleep"))  # No producer of its group remains.
@@ -210,7 +210,7 @@ def test_our_producer_at_either_broker(brokers: Brokers) -> None:
         "done at Apache's",
         "left at Apache's",
     }
-    # On a slow machine a broker asks about those, too, that take more than a second to end.
+    # On a slow machine a broker also checks transactions that take more than a second to end.
     assert set(asked) >= {"left at ours", "left at Apache's"}
 
 

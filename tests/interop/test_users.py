@@ -77,7 +77,7 @@ class Secured:
         return name
 
     def client(self, version: str, name: str, credentials: Credentials | None) -> Program:
-        """Start Apache's client of a version."""
+        """Start a given version of Apache's client."""
         files = CACHE / "clients" / version
         properties = {"namesrv": self.namesrv, "name": name, "user.home": self.home}
         properties |= {"rocketmq.log.root": self.home / "logs", "rocketmq.client.logRoot": self.home / "logs"}
@@ -116,7 +116,7 @@ def secured(_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def tag(version: str) -> str:
-    """Return a version as names may have it."""
+    """Return a version in a form that names may contain."""
     return version.replace(".", "_")
 
 
@@ -154,7 +154,9 @@ def test_mqadmin_manages_users_and_policies(secured: Secured) -> None:
 
 
 def test_two_passwords_beside_tools_that_know_of_one(secured: Secured) -> None:
-    """Both sign, at the slave too; Apache's tool shows the user, and a password of its leaves that one."""
+    """Both sign, at the slave too; Apache's tool shows the user, and a password that it sets
+    replaces both.
+    """
     topic = secured.topic("rotated")
     secured.user("rita", "rita-first", (f"Topic:{topic}", "Pub"))
     access = secured.home / "root.properties"
