@@ -21,7 +21,7 @@ def test_replies_may_come_in_any_order():
     pending.add(second, "bob", deadline_ms=10)
     assert first.opaque != second.opaque
     assert pending.take(reply_to(second, 0)) == "bob"
-    assert pending.take(reply_to(second, 0)) is None  # A second answer is nobody's.
+    assert pending.take(reply_to(second, 0)) is None  # No caller waits for a second answer.
     assert pending.take(reply_to(first, 0)) == "alice"
     assert len(pending) == 0
 
@@ -108,7 +108,7 @@ def test_frames_are_filled_in_place_as_they_are_cut_from_pieces(
     wire = b"".join(map(encode_frame, sent))
     filler, got, position = FrameFiller(), [], 0
     while position < len(wire):
-        # A socket gives what it has, never more than there is room for.
+        # A socket returns the data it has, never more than the buffer can hold.
         count = min(
             max(reads[len(got) % len(reads)], len(wire) // 50), len(filler.room), len(wire) - position
         )
@@ -118,13 +118,13 @@ def test_frames_are_filled_in_place_as_they_are_cut_from_pieces(
     assert [(each.code, each.ext, each.body) for each in got] == [
         (each.code, each.ext, each.body) for each in sent
     ]
-    assert all(type(each.body) is bytes for each in got)  # What is read later leaves them alone.
+    assert all(type(each.body) is bytes for each in got)  # Later reads leave them unchanged.
     elsewhere = FrameFiller()
     assert [each.body for each in elsewhere.receive(wire)] == [each.body for each in sent]
 
 
 def test_messages_that_are_held_stay_as_they_came_while_connections_share_memory():
-    """Pieces of any size arrive by three connections; one now and then ends in the middle of a frame."""
+    """Pieces of any size arrive over three connections; one sometimes ends in the middle of a frame."""
     dice, held = random.Random(1), list[tuple[Command, bytes, str]]()
     fillers = [FrameFiller() for _ in range(3)]
     wires, coming = [b""] * 3, [list[tuple[bytes, str]]() for _ in range(3)]
@@ -152,7 +152,7 @@ def test_spare_memory_is_limited():
         spare.give_back(memoryview(bytearray(size)))
     assert spare.sizes == [200, 300, 400, 500]
     assert len(spare.take(450)) == 500
-    assert len(spare.take(401)) == 401  # One that is too small is given up.
+    assert len(spare.take(401)) == 401  # A buffer that is too small is dropped.
     assert spare.sizes == [200, 300]
 
 

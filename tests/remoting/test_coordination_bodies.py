@@ -1,4 +1,4 @@
-"""Bodies of coordinated groups: what they say as values of the domain, and back."""
+"""Bodies of coordinated groups: decoded into domain values and encoded again."""
 
 from libramq.fencing import MODE_CLIENT, Claim, FenceGrant, FenceReport
 from libramq.formats.document import decode_body, encode_body

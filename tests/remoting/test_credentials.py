@@ -1,4 +1,4 @@
-"""Signatures: as Apache's client makes them, in both header forms, without the secret ever being shown."""
+"""Signatures: equal to those of Apache's client, in both header forms, without ever showing the secret."""
 
 import copy
 
@@ -26,7 +26,7 @@ BOB = Credentials("bob", "12345678")
 
 
 def test_the_signature_of_apaches_own_test() -> None:
-    """AclSignerTest.java: of the text RocketMQ under the key 12345678."""
+    """AclSignerTest.java signs the text RocketMQ with the key 12345678."""
     assert signature({}, b"RocketMQ", b"12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
     assert signature({"b": "ketMQ", "a": "Roc"}, b"", b"12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
     assert signature({"b": "Rock", "C": "", "z": "et"}, b"MQ", b"12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
@@ -45,7 +45,7 @@ def test_signing_adds_the_access_key_and_changes_nothing_else() -> None:
 
 @pytest.mark.parametrize("form", list(Serialization))
 def test_a_signature_verifies_after_the_wire(form: Serialization) -> None:
-    """The binary form leaves out what is empty, which adds nothing to a signature."""
+    """The binary form leaves out empty fields, which add nothing to a signature."""
     ext = {"topic": "Bücher", "subscription": "", "batch": "true"}
     request = Command(code=RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=b"\x00\xff", serialization=form)
     decoded = decode_frame(encode_frame(sign(request, BOB)), 0)

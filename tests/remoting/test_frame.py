@@ -1,4 +1,4 @@
-"""Frames: round trips, pieces, tails, bounds; all else is a RemoteProtocolError and nothing worse."""
+"""Frames: round trips, pieces, tails, bounds; everything else is a RemoteProtocolError and nothing worse."""
 
 import itertools
 from contextlib import suppress
@@ -97,7 +97,9 @@ def test_byte_by_byte_a_command_is_complete_with_its_last_byte(command):
 
 @given(COMMANDS, st.data())
 def test_a_truncated_frame_is_never_read_past_its_end(command, data):
-    """The length is corrected to what is there: the header then lies about itself, or the body is shorter."""
+    """With the length corrected to the remaining bytes, the header's length is wrong or the
+    body is shorter.
+    """
     whole = encode_frame(command)
     end = data.draw(st.integers(8, len(whole) - 1))
     cut = (end - 4).to_bytes(4) + whole[4:end]
@@ -141,7 +143,7 @@ def test_a_length_out_of_bounds_is_refused_before_its_bytes_arrive(length):
 
 
 def test_the_longest_frame_that_upstream_reads_is_read():
-    """NettyDecoder counts the four bytes of the length in its 16 MiB."""
+    """NettyDecoder includes the four bytes of the length in its 16 MiB."""
     largest = frame(b'{"code":1}', body=bytes(FRAME_BYTES_MAX - 8 - 10))
     assert len(largest) == FRAME_BYTES_MAX
     assert decode_frame(largest, 0) is not None
@@ -161,7 +163,7 @@ def test_a_header_over_its_limit_is_refused():
 
 @pytest.mark.parametrize("serialization", Serialization)
 def test_a_header_of_very_many_fields_is_refused(serialization):
-    """A hundred thousand took 0.2 s each, of clients that had not signed anything."""
+    """A header of a hundred thousand fields took 0.2 s, before any signature was checked."""
     ext = {f"k{number}": "v" for number in range(FIELDS_MAX)}
     data = encode_frame(Command(code=1, ext=ext, serialization=serialization))
     decoded = decode_frame(data, 0)
@@ -199,8 +201,8 @@ def binary_header(*, remark: int = 0, ext: int = 0, tail: bytes = b"") -> bytes:
         binary_header(ext=-1),
         binary_header(ext=1),
         binary_header(ext=2**31 - 1),
-        binary_header(ext=2, tail=b"\x00\x05"),  # A key that is not there.
-        binary_header(ext=7, tail=b"\x00\x01k\x00\x00\x00\x01"),  # A value that is not there.
+        binary_header(ext=2, tail=b"\x00\x05"),  # A missing key.
+        binary_header(ext=7, tail=b"\x00\x01k\x00\x00\x00\x01"),  # A missing value.
         binary_header(ext=7, tail=b"\x00\x01k\xff\xff\xff\xff"),  # A value of -1 bytes.
         binary_header(ext=8, tail=b"\x00\x01\xff\x00\x00\x00\x01v"),  # A key that is not UTF-8.
         binary_header(ext=8, tail=b"\xff\xffk\x00\x00\x00\x01v"),  # A key of 65535 bytes.
@@ -229,7 +231,7 @@ def test_impossible_counts_in_a_binary_header_are_refused(header):
         b'{"code":1,"x":'
         + b"[" * 400_000
         + b"]" * 400_000
-        + b"}",  # From Python 3.14 on, as deep as the stack is.
+        + b"}",  # From Python 3.14 on, the stack's size limits the depth.
         b'{"code":99999999999999999999999999}',
     ],
 )
@@ -287,7 +289,7 @@ def decoded(ext: dict[str, str]) -> dict[str, str]:
 
 @given(st.lists(FIELDS, min_size=2, max_size=8))
 def test_headers_are_read_as_written_whatever_was_read_before(headers: list[dict[str, str]]):
-    """Small alphabets and sizes make layouts meet: the same size with other keys, or other lengths."""
+    """Small alphabets and sizes make layouts collide: the same size with other keys, or other lengths."""
     for ext in headers + headers:
         assert decoded(ext) == {key: value for key, value in ext.items() if value}
 
@@ -308,7 +310,7 @@ def test_few_layouts_are_remembered_and_none_of_large_headers():
 
 
 def test_no_layout_of_very_many_fields_is_remembered():
-    """One of 128 takes 20 KB."""
+    """A layout of 128 fields takes 20 KB."""
     ext = {f"k{number}": "v" for number in range(100)}
     for _ in range(3):
         assert decoded(ext) == ext

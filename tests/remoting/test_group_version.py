@@ -1,4 +1,4 @@
-"""The version of the group protocol: who carries it, and what becomes of a version that nobody here reads."""
+"""The version of the group protocol: which requests carry it, and the response to an unsupported version."""
 
 import pytest
 

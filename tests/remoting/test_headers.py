@@ -13,14 +13,14 @@ from libramq.remoting.headers import decode_header, encode_header
 from libramq.rpc import request_table
 from libramq.rpc.request_table import REQUESTS
 
-#: Codes that are in codes.py because clients or replies use them, and that no server of ours serves yet.
+#: Codes that are in codes.py because clients or replies use them, though none of our servers serves them yet.
 NOT_SERVED = {
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,  # Asked of clients.
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,  # Sent to clients.
     RequestCode.CHECK_TRANSACTION_STATE,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-    RequestCode.PROBE,  # Asked of whoever holds a name: any answer will do.
+    RequestCode.PROBE,  # Sent to the holder of a name: any answer will do.
 }
 
 
@@ -29,7 +29,7 @@ def test_every_request_code_is_in_the_table_or_listed_as_missing():
 
 
 def test_the_table_is_complete():
-    # No code twice.
+    # No duplicate codes.
     assert len(request_table._BROKER_ROWS) == len(request_table.BROKER_REQUESTS)
     assert len(request_table._NAME_SERVER_ROWS) == len(request_table.NAME_SERVER_REQUESTS)
     for code, spec in REQUESTS.items():

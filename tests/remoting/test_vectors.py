@@ -1,4 +1,6 @@
-"""What Apache's programs wrote is read as they meant it, and written again as they would."""
+"""Frames written by Apache's programs are read with their meaning, and written back as those
+programs would.
+"""
 
 import json
 
@@ -41,7 +43,7 @@ RESPONSE_BODIES = {
     R.GET_CONSUMER_CONNECTION_LIST: consumers.ConsumerConnection,
     R.GET_TOPIC_CONFIG: tables.TopicConfig,
 }
-#: Members of Java's bodies that ours leave out, because nothing of ours or of Apache's clients reads them.
+#: Fields of Java's bodies that ours leave out, because neither our clients nor Apache's read them.
 LEFT_OUT = {
     R.REGISTER_BROKER: {"topicConfigSerializeWrapper.topicQueueMappingDetailMap"},
 }
@@ -118,7 +120,7 @@ def test_a_request_has_its_typed_header(exchange: Exchange):
     command = only(exchange.request)
     spec = REQUESTS.get(exchange.code)
     if spec is None:
-        assert exchange.code == R.NOTIFY_CONSUMER_IDS_CHANGED  # Asked of clients.
+        assert exchange.code == R.NOTIFY_CONSUMER_IDS_CHANGED  # Sent to clients.
         return
     assert len(command.body) <= spec.body_bytes_max
     header = decode_header(command, spec.header)
@@ -143,14 +145,14 @@ def test_bodies_are_read_and_written_as_types(exchange: Exchange):
         theirs = fastjson.loads(body)
         assert fastjson.loads(fastjson.dumps(theirs)) == theirs
         ours = fastjson.loads(encode_body(decode_body(body, kind)))
-        if b'"brokerAddrs":{"' in body:  # Standard JSON, for who asked for it.
+        if b'"brokerAddrs":{"' in body:  # Standard JSON, for clients that requested it.
             assert fastjson.dumps_standard(decode_body(body, kind)) == body
             continue
         assert lost(theirs, ours, "") == LEFT_OUT.get(exchange.code, set()) & lost(theirs, ours, "")
 
 
 def lost(theirs, ours, path: str) -> set[str]:
-    """Paths of members that differ or are missing; members only ours has are fine."""
+    """Paths of fields that differ or are missing; fields only ours has are fine."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         paths = set()
         for name, member in theirs.items():

@@ -1,4 +1,4 @@
-"""Frames that Apache's programs exchanged, as tests/interop/capture.py wrote them down."""
+"""Frames that Apache's programs exchanged, as recorded by tests/interop/capture.py."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ VECTORS = Path(__file__).parent.parent / "vectors"
 
 
 class Exchange(NamedTuple):
-    """One request and its answer, where there was one; headers as the capture's own decoder read them."""
+    """One request and its response, if any; headers as the capture's own decoder read them."""
 
     name: str
     code: int

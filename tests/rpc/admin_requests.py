@@ -1,4 +1,4 @@
-"""The requests of administration as tests make them: each code's header, its body, and what it touches."""
+"""Administration requests for tests: each code's header, its body, and the resources it touches."""
 
 from collections.abc import Mapping
 from typing import Any

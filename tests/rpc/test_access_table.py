@@ -1,4 +1,4 @@
-"""Every request code, asked by everybody: what access control answers is what the table of requests says.
+"""Every request code from every kind of sender: access control follows the table of requests.
 
                     signed as  may                                   is served
     nobody          –          –                                     nothing
@@ -37,7 +37,9 @@ BROKERS = Credentials("brokers", "theirs")
 
 
 class Server:
-    """An endpoint that serves every code of the table, with access control; `served`: what it has served."""
+    """An endpoint with access control that serves every code of the table; `served` lists the served
+    requests.
+    """
 
     def __init__(self) -> None:
         self.served: list[int] = []
@@ -59,7 +61,7 @@ class Server:
         return SUCCESS
 
     def user(self, name: str, *entries: tuple[str, str, str], user_type: str = "Normal") -> Credentials:
-        """Make a user anew, with entries of decision, resource and action."""
+        """Recreate a user, with entries of decision, resource and action."""
         self.users.delete(name)
         self.users.create(UserInfo(username=name, password=f"{name}-secret", user_type=user_type))
         infos = [
@@ -71,7 +73,7 @@ class Server:
         return Credentials(name, f"{name}-secret")
 
     def answers(self, command: Command) -> C:
-        """Give it a request; return the code of its answer, which only a served one has as SUCCESS."""
+        """Pass it a request; return the response code, which is SUCCESS only if the request was served."""
         self.opaque += 1
         command.opaque = self.opaque
         self.served.clear()
@@ -101,7 +103,7 @@ class Touched(NamedTuple):
 
 
 def what(code: R) -> list[Touched]:
-    """Return what a request touches, as policies name it."""
+    """Return the resources and actions of a request, as policies name them."""
     found = []
     for line in touched(code):
         resource, actions = line.split()
@@ -112,7 +114,7 @@ def what(code: R) -> list[Touched]:
 
 
 def cases(server: Server, code: R) -> Iterator[tuple[str, Command, bool]]:
-    """Yield who asks, the request, and whether it is served."""
+    """Yield the sender, the request, and whether it is served."""
     is_of_brokers = REQUESTS[code].from_broker
     root = server.user("root", user_type="Super")
     yield "nobody", request(code), False
@@ -123,7 +125,7 @@ def cases(server: Server, code: R) -> Iterator[tuple[str, Command, bool]]:
         denied = [("Deny", each.resource, "All")]
         others = [("Allow", "*", "All"), *denied]
         yield f"without {each.resource}", sign(request(code), server.user("without", *others)), False
-    for each in what(code):  # Every one of its actions is enough; those that it does not need are not.
+    for each in what(code):  # Each of its actions is enough; actions that it does not need are not.
         for action in each.actions[1:]:
             entries = [(*entry[:2], action) if entry[1] == each.resource else entry for entry in needed]
             yield f"exact {action}", sign(request(code), server.user("exact", *entries)), not is_of_brokers
@@ -154,7 +156,7 @@ def test_a_code_without_a_row_is_refused_whoever_asks():
         assert server.answers(command) == C.REQUEST_CODE_NOT_SUPPORTED
 
 
-#: Not an operator's: of members, of brokers among themselves, of name servers; or a commit as any other.
+#: Not an operator's: requests of members, between brokers, of name servers; or an ordinary commit.
 NOT_AUDITED = {
     R.UPDATE_CONSUMER_OFFSET, R.RESET_MASTER_FLUSH_OFFSET, R.NOTIFY_MIN_BROKER_ID_CHANGE,
     R.EXCHANGE_BROKER_HA_INFO,

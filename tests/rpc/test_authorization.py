@@ -1,4 +1,4 @@
-"""Authorisation of requests: each code with everything that it touches; who is refused, and who is not."""
+"""Authorization of requests: each code with everything it touches, and whether the request is refused."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,7 +67,7 @@ _HEARTBEAT = HeartbeatData(
 )
 _CLUSTER_UPDATE, _CLUSTER_GET, _CLUSTER_LIST = "Cluster:* Update", "Cluster:* Get", "Cluster:* List"
 
-#: Each code: its header, its body, and what it touches, all of it.
+#: Each code: its header, its body, and everything it touches.
 REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.SEND_MESSAGE: (
         h.SendMessageHeader(
@@ -255,7 +255,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
 
 
 class Guarded:
-    """An endpoint that serves every code of the table; `served` are the requests that processors saw."""
+    """An endpoint that serves every code of the table; `served` are the requests that reached processors."""
 
     def __init__(self, guard: Guard, users: Users | None = None) -> None:
         self.served: list[Request] = []
@@ -282,7 +282,7 @@ class Guarded:
         return [self._serve(request) for request in requests]
 
     def give(self, *commands: Command) -> list[int]:
-        """One read brings these requests; return the codes of the answers, in the order of the requests."""
+        """Deliver these requests in one read; return the response codes, in the order of the requests."""
         position = 0
         while position < len(commands):
             position = self._endpoint.receive(self.peer, commands, position)
@@ -291,7 +291,7 @@ class Guarded:
         return [replies[command.opaque] for command in commands if command.opaque in replies]
 
     def follow(self) -> None:
-        """Perform what the endpoint decided."""
+        """Perform the endpoint's decisions."""
         effects = self.kernel.effects.pending.copy()
         self.kernel.effects.pending.clear()
         for effect in effects:
@@ -385,7 +385,7 @@ def test_a_denied_part_of_a_batch_leaves_the_others_alone():
     broken = Command(code=R.SEND_MESSAGE_V2, ext={"b": "T"}, opaque=5)
     codes = guarded.give(*sends, broken, request(R.SEND_MESSAGE, opaque=6))
     assert codes == [C.SUCCESS, C.NO_PERMISSION, C.SUCCESS, C.SUCCESS, C.SYSTEM_ERROR, C.SUCCESS]
-    assert guarded.batches == [4], "neighbours stay one batch"
+    assert guarded.batches == [4], "adjacent requests stay one batch"
 
 
 def test_a_batch_denied_as_a_whole_reaches_no_processor():

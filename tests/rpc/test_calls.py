@@ -1,4 +1,4 @@
-"""Calls: what is asked, and how answers are read."""
+"""Calls: their requests, and how responses are read."""
 
 import pytest
 
@@ -101,7 +101,7 @@ def test_an_error_answer_raises_with_code_remark_and_address():
 
 
 def test_a_request_that_the_broker_does_not_know_is_named():
-    """Apache's brokers answer with its number alone."""
+    """Apache's brokers answer with the code's number alone."""
     answer = Command(code=C.REQUEST_CODE_NOT_SUPPORTED, remark="request type 30 not supported")
     with pytest.raises(RequestCodeNotSupported, match=r"b:1 answered GET_MAX_OFFSET with 3 .* type 30 not"):
         broker_calls.max_offset(Q).result(answer, where="b:1")

@@ -1,4 +1,4 @@
-"""The endpoint: who is served, in which order, and what every outcome does to the connection."""
+"""The endpoint: which requests are served, in which order, and how each outcome affects the connection."""
 
 from collections.abc import Sequence
 
@@ -84,7 +84,7 @@ class Served:
         return [SUCCESS] * len(requests)
 
     def give(self, *codes: int, **fields: object) -> list[tuple[int, int]]:
-        """One read brings requests numbered from 1; the answers as (number, code)."""
+        """Deliver requests numbered from 1 in one read; return the responses as (number, code)."""
         self.peer.replies.clear()
         commands = [
             Command(**{"code": code, "opaque": n, "ext": EXT.get(code, {}), **fields})  # type: ignore[arg-type]
@@ -290,4 +290,4 @@ def test_an_unsupported_version_of_the_group_protocol_reaches_no_processor():
     assert refusal.remark.startswith("GROUP_FIND is written in version 2")
     assert served.give(M, ext={**EXT[M], "lbVersion": "2"}) == [
         (1, 0)
-    ]  # Of other requests it is nobody's business.
+    ]  # Other requests do not check the version.

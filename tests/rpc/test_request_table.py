@@ -1,4 +1,6 @@
-"""Processors take from a request what its row of the table says: the type checker cannot see it."""
+"""Processors use the header and body types of their request's row in the table: type checkers cannot verify
+it.
+"""
 
 import ast
 import importlib
@@ -14,7 +16,7 @@ SOURCES = Path(libramq.__file__).parent
 
 
 def expected() -> Iterator[tuple[RequestCode, str, type]]:
-    """Yield the types that processors expect header and body to have, by code."""
+    """Yield the header and body types that processors expect, by code."""
     for path in (*SOURCES.glob("broker/processor/**/*.py"), *SOURCES.glob("nameserver/*.py")):
         module = importlib.import_module(".".join(path.relative_to(SOURCES.parent).with_suffix("").parts))
         for service in ast.walk(ast.parse(path.read_text())):
