@@ -14,7 +14,9 @@ def queues(topic, count, broker="b"):
 
 
 def group(topics, subscriptions, owned=None, lag=None, capacities=None, epochs=None):
-    """Return a group. topics: queue counts. subscriptions: topics by member. owned: queues by member."""
+    """Return a group. `topics` has queue counts; `subscriptions` topics by member; `owned`
+    queues by member.
+    """
     return Group.of(
         [
             Member(
@@ -32,7 +34,7 @@ def group(topics, subscriptions, owned=None, lag=None, capacities=None, epochs=N
 
 
 def holding(of, assignment, epoch=1):
-    """Return the same group, whose members hold what an assignment gave them."""
+    """Return the same group, with members that hold the queues of an assignment."""
     return [
         Member(
             client_id=member.client_id,
@@ -46,7 +48,7 @@ def holding(of, assignment, epoch=1):
 
 
 def check_partition(of, assignment):
-    """Check that every subscribed queue has exactly one owner, and that the owner subscribes to it."""
+    """Check that every subscribed queue has exactly one owner, and that the owner subscribes to its topic."""
     subscribed = {member.client_id: member.topics for member in of.members}
     wanted = [
         queue
@@ -61,7 +63,7 @@ def check_partition(of, assignment):
 
 
 def moves(of, assignment):
-    """Return how many queues left a member of the group that alone held them."""
+    """Return how many queues left a member of the group that was their only holder."""
     holders = Counter(queue for member in of.members for queue in member.owned)
     return sum(
         1
@@ -80,9 +82,7 @@ def loads(assignment):
 
 @st.composite
 def groups(draw, *, queues_max, members_max, topics_max=4, alike=False):
-    """Return groups whose members held anything before: nothing, their queues, or queues that they may no
-    longer have.
-    """
+    """Return groups whose members held nothing, their own queues, or queues that they may no longer have."""
     topic_count = draw(st.integers(1, topics_max))
     sizes = draw(st.lists(st.integers(1, queues_max), min_size=topic_count, max_size=topic_count))
     while sum(sizes) > queues_max:

@@ -1,10 +1,10 @@
-"""Slow reference solutions: brute force, and the textbook's augmenting paths."""
+"""Slow reference solutions: brute force, and textbook augmenting paths."""
 
 from libramq.balance.group import Group
 
 
 def by_brute_force(of: Group) -> tuple[list[int], int]:
-    """Return the least loads (largest first) and the fewest moves to them; every load vector is tried."""
+    """Return the least loads (largest first) and the fewest moves to them, by trying every load vector."""
     members = of.members
     reached = {(0,) * len(members): 0}
     for topic, queues in of.queues.items():

@@ -1,5 +1,5 @@
-"""Tests of balanced_sticky against every possible assignment, against the textbook, and in groups too
-large for both.
+"""Tests of balanced_sticky against every possible assignment, against the textbook algorithm, and in groups
+too large for both.
 """
 
 import random
@@ -81,7 +81,7 @@ def test_no_chain_of_displacements_improves_a_large_group(seed):
 
 
 def test_the_proof_of_optimality_sees_a_needless_move_and_a_load_too_many():
-    """It is tried with two assignments that are not optimal, and with an optimal one."""
+    """It is checked with two assignments that are not optimal, and with an optimal one."""
     of = group({"t": 4, "u": 1}, {"a": "t", "b": "tu"}, {"a": queues("t", 3), "b": queues("t", 4)[3:]})
     t, u = queues("t", 4), queues("u", 1)
     assert is_optimal(of, {"a": t[:3], "b": [t[3], *u]})

@@ -1,4 +1,4 @@
-"""Computing all shares at once gives the same result as each member computing its own."""
+"""Computing all shares at once yields the same result as each member computing its own."""
 
 from random import Random
 

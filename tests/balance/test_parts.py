@@ -80,7 +80,7 @@ def test_an_unreachable_sink_gives_an_empty_level():
 
 def test_larger_places_go_to_members_that_hold_more():
     """There are seven queues and three members. Member b holds three and may keep them, so c and a end
-    with two.
+    with two each.
     """
     takers = [Taker(0, {0: held}, 2, 3) for held in (1, 3, 2)]
     keeping = keep_most({0: 1}, {0: [0]}, takers)
@@ -119,7 +119,7 @@ def test_the_later_epoch_owns_a_queue_claimed_twice():
 
 
 def test_a_third_claim_with_a_later_epoch_settles_a_dispute():
-    """The highest epoch counts, in whatever order the claims arrive."""
+    """The highest epoch counts, whichever order the claims arrive in."""
     t = queues("t", 1)
     for epochs in ((1, 1, 2), (2, 1, 1), (1, 2, 1)):
         names = dict(zip("abc", epochs, strict=True))

@@ -79,8 +79,8 @@ def test_a_strategy_within_another_is_named_behind_it():
 
 
 def test_strategies_are_found_by_upstreams_names():
-    """For an unknown name the error lists those that exist. A user's strategy cannot replace an existing
-    one.
+    """For an unknown name the error lists the available strategies. A user's strategy cannot replace an
+    existing one.
     """
     assert strategy_named("AVG") == TopicStrategy(averagely)
     assert strategy_named("AVG_BY_CIRCLE") == TopicStrategy(by_circle)

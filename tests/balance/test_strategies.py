@@ -1,4 +1,6 @@
-"""Tests of AVG and AVG_BY_CIRCLE against upstream's arithmetic, and of what every strategy must keep."""
+"""Tests of AVG and AVG_BY_CIRCLE against upstream's arithmetic, and of properties common to
+all strategies.
+"""
 
 import pytest
 

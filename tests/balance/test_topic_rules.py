@@ -31,7 +31,7 @@ def test_consistent_hash_of_three_clients():
 
 
 def test_queues_move_only_to_a_joining_client():
-    """This is the point of the ring."""
+    """Stability of this kind is the purpose of the ring."""
     before, after = ["a", "b", "c"], ["a", "b", "c", "d"]
     for me in before:
         assert set(consistent_hash(me, queues("t", 60), after)) <= set(
@@ -94,7 +94,7 @@ def test_machine_room_nearby_prefers_queues_in_the_same_room():
 
 
 def test_machine_room_nearby_needs_the_room_of_every_client():
-    """Upstream refuses it, too; otherwise a client without a room would be left out silently."""
+    """Upstream also refuses it; otherwise a client without a room would be silently left out."""
     with pytest.raises(ConfigError, match="no machine room is known for b"):
         nearby(lambda client_id: "east" if client_id == "a" else "")(
             "a", queues("t", 1, broker="east"), ["a", "b"]

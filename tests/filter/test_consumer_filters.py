@@ -14,7 +14,7 @@ from libramq.filter.consumer_filters import BITS, FUNCTIONS, bloom_filter_data, 
     ],
 )
 def test_murmur3_has_the_published_values(text, code):
-    """The first half of MurmurHash3_x64_128 with seed 0, as its reference implementation gives it."""
+    """The first half of MurmurHash3_x64_128 with seed 0, as computed by its reference implementation."""
     assert murmur3(text) == code
 
 

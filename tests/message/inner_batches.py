@@ -1,4 +1,4 @@
-"""Inner batches for tests: the records that a broker stores of them."""
+"""Inner batches for tests: the records that a broker stores for them."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from libramq.message.record import encode_record
 
 
 def items(*bodies: bytes, flag: int = 0) -> list[BatchItem]:
-    """Return items with a property each."""
+    """Return items with one property each."""
     return [
         BatchItem(flag, body, b"UNIQ_KEY\x01id%04d\x02TAGS\x01t%d\x02" % (number, number % 2))
         for number, body in enumerate(bodies)
@@ -28,7 +28,7 @@ def wrapped(
     topic: str = "T",
     born_host: bytes = bytes([10, 1, 2, 3, 0, 0, 1, 2]),
 ) -> bytes:
-    """Return the record of a batch. count: the number that it announces; body: instead of the items'."""
+    """Return a batch's record, with `count` as the announced number, and `body` in place of the items'."""
     body = encode_batch(found) if body is None else body
     if compression is not None:
         body, sys_flag = compress_body(body, compression), sys_flag | flags.COMPRESSED | compression
@@ -49,7 +49,7 @@ def wrapped(
 
 
 def single(offset: int, body: bytes = b"alone") -> bytes:
-    """Return the record of a message of its own."""
+    """Return the record of a single message."""
     return encode_record(
         topic="T", queue_id=3, queue_offset=offset, physical_offset=5_000 + offset * 100, body=body,
         properties=b"TAGS\x01t\x02",

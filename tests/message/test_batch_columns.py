@@ -1,4 +1,4 @@
-"""Messages of a batch in columns: the same as one by one, whether they are an even run or not."""
+"""The columns of a batch's messages equal decoding them one by one, for even runs and any others."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ BYTES = 1 << 30
 
 
 def columns_of(data, count_max=MANY, bytes_max=BYTES, start=0):
-    """Return the items of columns, and where the next one begins."""
+    """Return the items as decoded by columns, and where the next one begins."""
     columns, end = decode_columns(data, start, count_max, bytes_max)
     return list(zip(*columns, strict=True)), end
 

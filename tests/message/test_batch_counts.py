@@ -41,7 +41,7 @@ def test_items_are_counted_in_slices_up_to_the_limit():
 
 @pytest.mark.parametrize("size", [b"", b"\0", b"\0\0\0\0", b"\xff\xff\xff\xff"])
 def test_sizes_that_are_cut_off_or_too_small_still_end_the_count(size):
-    """The decoder refuses such a batch; counting it must not take for ever before."""
+    """The decoder refuses such a batch; counting it first must not take forever."""
     item = encode_batch([BatchItem(0, b"", b"")])
     assert counted(item + size, 8) == (2 if size else 1, 0)
     assert counted(size + bytes(18) + item, 8)[0] >= 1

@@ -1,4 +1,4 @@
-"""The checksum is zlib's, whichever library computes it."""
+"""The checksum equals zlib's with every library."""
 
 import sys
 import zlib

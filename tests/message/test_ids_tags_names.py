@@ -1,4 +1,4 @@
-"""Ids, tag codes, names and the message a producer hands over."""
+"""Ids, tag codes, names, and the message that a producer sends."""
 
 import contextlib
 import random
@@ -23,7 +23,7 @@ from tests.fakes import ManualClock
     ],
 )  # fmt: skip
 def test_java_hash_equals_javas(text, value):
-    """store.md §24; the last is a vector of the design."""
+    """store.md §24; the last one is a vector of the design."""
     assert java_hash(text) == value
 
 
@@ -57,7 +57,7 @@ def test_unique_ids_differ_although_the_clock_stands_still_or_is_set_back():
     ids = [generator() for _ in range(140_000)]
     clock.advance(-5_000)
     ids += [generator() for _ in range(1_000)]
-    clock.advance(40 * 24 * 3600 * 1000)  # Another month.
+    clock.advance(40 * 24 * 3600 * 1000)  # In another month.
     ids += [generator() for _ in range(1_000)]
     assert len(set(ids)) == len(ids)
     assert {len(text) for text in ids} == {32}

@@ -1,4 +1,4 @@
-"""What a client makes of inner batches is what a broker that unwraps them sends."""
+"""A client unwraps inner batches into the same messages as a broker that unwraps them."""
 
 import zlib
 
@@ -76,7 +76,7 @@ def test_a_message_of_a_batch_can_be_encoded_as_a_record_and_be_handed_out():
 
 
 def test_the_record_of_a_batchs_message_has_its_properties_as_they_are_stored():
-    """Decoded and encoded again they would lose what is no text, and what stands twice."""
+    """Decoded and encoded again they would lose duplicate properties and bytes that are not valid text."""
     record = wrapped([BatchItem(0, b"a", b"KEYS\x01\xff\x02KEYS\x01k\x02")], 7)
     head = peek_record(record)
     assert head is not None
@@ -93,7 +93,7 @@ def test_a_damaged_batch_is_refused_once_and_then_taken_as_it_is():
 
 
 def test_a_broker_that_unwraps_a_damaged_batch_does_not_hide_it():
-    """Its messages would have checksums of their own, made of what is damaged."""
+    """Otherwise its messages would get new checksums, computed from the damaged data."""
     damaged = wrapped(items(*EVEN), 100).replace(b"body 17", b"body !7")
     head = peek_record(damaged)
     assert head is not None
@@ -116,7 +116,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_batch_that_cannot_be_read_is_one_message_as_it_is_stored(what, caplog):
-    """Its queue must not end at it for ever. Java's client does the same."""
+    """Its queue must not stop there forever. Java's client does the same."""
     record = BROKEN[what]
     head = peek_record(record)
     assert head is not None
@@ -135,7 +135,7 @@ def test_a_record_that_is_cut_off_ends_the_reply():
 
 
 def test_batches_of_other_protocols_are_not_unwrapped():
-    """Their broker does it: only that knows what is in them."""
+    """Their broker unwraps them: only the broker knows their content."""
     record = wrapped(items(*EVEN), 100, sys_flag=flags.INNER_BATCH)
     (message,) = pulled(record)
     assert message.queue_offset == 100

@@ -31,14 +31,16 @@ def test_a_group_pops_a_topic_from_its_retry_topics_of_either_version():
 
 
 def test_a_retry_topic_of_pop_is_no_groups():
-    """%RETRY%G_T holds what group G popped of topic T; G_U is a group of its own, as there is no topic U."""
+    """%RETRY%G_T holds messages that group G popped from topic T; G_U is a separate group, as topic U does
+    not exist.
+    """
     topics = {"T", "%RETRY%G", "%RETRY%G_T", "%RETRY%G_U", "%RETRY%G+T"}
     assert names.groups_of(topics) == ["G", "G_U"]
-    assert names.groups_of(topics, ["G"]) == ["G"], "topic U is gone; what G popped of it is left"
+    assert names.groups_of(topics, ["G"]) == ["G"], "topic U is gone; the messages G popped from it remain"
     assert names.groups_of(topics, ["G_U"]) == ["G", "G_U"]
 
 
 def test_configured_groups_are_groups_but_for_those_of_brokers_and_tools():
-    """A group that pops, or assigns its queues, has no retry topic of its own."""
+    """A group that pops, or assigns its queues, has no retry topic."""
     configured = ["pops", "TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS", "LIBRA_TAIL"]
     assert names.groups_of({"T", "%RETRY%pops_T", "%RETRY%LIBRA_TAIL"}, configured) == ["pops"]

@@ -1,4 +1,4 @@
-"""Received messages: views that decode what is read, when it is read, and records checked on receipt."""
+"""Received messages: views that decode their parts lazily, and records checked on receipt."""
 
 import copy
 import gc
@@ -18,7 +18,7 @@ V6 = bytes(range(16)) + (10911).to_bytes(4)
 
 @dataclass(frozen=True)
 class Case:
-    """The parts of a record that decide how it is read."""
+    """The parts of a record that determine how it is read."""
 
     body: bytes = b"body"
     topic: str = "T"
@@ -46,7 +46,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_batch_is_read_as_its_records_one_by_one(case: Case):
-    """The short way for records of the common form, and the long one for the others."""
+    """The fast path for records of the common form, and the slow path for the others."""
     data = b"".join(each.encoded(offset) for offset, each in enumerate([case, Case(), case]))
     found, start = [], 0
     while start < len(data):
@@ -70,7 +70,7 @@ def test_a_cut_batch_is_refused_wherever_it_is_cut(case: Case):
 
 @given(st.integers(0, 140), st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_read_alike(place, value):
-    """Both ways read the same or raise the same error, so no corruption is left for a handler to find."""
+    """Both paths read the same or raise the same error, so no corruption is left for a handler to find."""
     data = bytearray(Case(body=b"x" * 30).encoded() + Case().encoded())
     data[place % len(data)] = value
     outcomes = []
@@ -130,7 +130,7 @@ def test_a_message_can_be_passed_to_another_process(duplicate, looked_at):
 
 
 def test_the_garbage_collector_does_not_track_messages():
-    """It did, again and again while they waited, which took a sixth of a consumer's processor time."""
+    """Repeatedly tracking waiting messages took a sixth of a consumer's processor time."""
     (message,) = decode_records(Case().encoded(), broker_name="b")
     assert not gc.is_tracked(message)
     assert message.properties

@@ -1,4 +1,4 @@
-"""The record and the batch item: vectors, round trips, and whatever else a peer may send."""
+"""The record and the batch item: vectors, round trips, and invalid data from peers."""
 
 import contextlib
 import random
@@ -144,7 +144,7 @@ def test_a_record_is_none_until_it_is_whole():
 
 @given(st.binary(max_size=200), st.data())
 def test_garbage_raises_the_typed_error_and_nothing_else(garbage, data):
-    """Random bytes, and right records with a few bytes of them changed."""
+    """Random bytes, and valid records with a few bytes changed."""
     changed = bytearray(RECORD)
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(RECORD) - 1))] = data.draw(st.integers(0, 255))
@@ -213,7 +213,7 @@ def test_a_compressed_body_round_trips(compression):
     assert decompress_body(packed, sys_flag, bytes_max=7000) == body
     for broken in (packed[:-5], b"nonsense"):
         if compression == flags.COMPRESSION_ZSTD and broken != b"nonsense":
-            continue  # Its reader takes an early end for the end.
+            continue  # Its reader takes an early end for the end of the data.
         with pytest.raises(RemoteProtocolError):
             decompress_body(broken, sys_flag)
 
@@ -276,7 +276,7 @@ def test_random_seeded_records_survive_being_fed_in_pieces():
 
 @pytest.mark.parametrize("queue_id", [0, 7, 70_000, -1])
 def test_the_queue_of_a_message_is_read_without_decoding_its_head(queue_id):
-    """Simple consumers read it of every message; what is decoded takes half a kilobyte more."""
+    """Simple consumers read it for every message; decoding the head takes half a kilobyte more."""
     record = encode_record(
         topic="T", queue_id=queue_id, queue_offset=1, physical_offset=2, body=b"x", properties=b""
     )
@@ -288,7 +288,7 @@ def test_the_queue_of_a_message_is_read_without_decoding_its_head(queue_id):
 
 
 def test_records_of_several_topics_are_read_as_each_alone():
-    """Those whose topic and properties have one size together differ where that is divided."""
+    """Records whose topic and properties have the same total size differ in how that is divided."""
     records = [
         encode_record(
             topic=topic, queue_id=1, queue_offset=number, physical_offset=number, body=bytes(number),
@@ -304,7 +304,7 @@ def test_records_of_several_topics_are_read_as_each_alone():
 
 
 COUNTS = (ALIKE_MIN, GROUP, GROUP + 1, 3 * GROUP + 5)
-#: Where a head has what alike records agree in.
+#: Positions in a head at which similar records agree.
 MAGIC, SYS_FLAG, BODY_BYTES = 4, 36, 84
 
 
@@ -399,7 +399,7 @@ FORMS = ({}, {"born_host": V6}, {"topic": "t" * 128}, {"body": b""}, {"propertie
 
 
 def log_of(forms):
-    """The bytes of neighbouring records, and their places."""
+    """Return the bytes of adjacent records, and their places."""
     data, places = b"", []
     for number, form in enumerate(forms):
         offset = START + len(data)
@@ -431,7 +431,9 @@ def test_a_record_that_is_cut_off_or_elsewhere_is_damaged():
 @pytest.mark.parametrize("forms", [*([form, {}, form] for form in FORMS), ALIKE, MANY])
 @given(place=st.integers(0, 8_000), value=st.integers(0, 255))
 def test_a_changed_byte_is_judged_as_for_a_single_record(forms, place, value):
-    """The short ways for records that are alike or of the common form, and the long one, find the same."""
+    """The fast paths, for similar records or those of the common form, and the slow path find the same
+    damage.
+    """
     data, places = log_of(forms)
     changed = bytearray(data)
     changed[place % len(data)] = value
@@ -445,7 +447,7 @@ def test_a_changed_byte_is_judged_as_for_a_single_record(forms, place, value):
 
 @pytest.mark.parametrize("number", [0, 1, len(ALIKE) - 1])
 def test_a_large_record_whose_body_is_said_to_be_short_is_damaged(number):
-    """What is left for its properties is more than their length can say."""
+    """The rest that remains for its properties exceeds the maximum of their length field."""
     data, places = log_of([{"body": bytes(70_000)}] * len(ALIKE))
     length_at = places[number][0] - START + 84
     changed = data[:length_at] + bytes(4) + data[length_at + 4 :]
@@ -453,7 +455,7 @@ def test_a_large_record_whose_body_is_said_to_be_short_is_damaged(number):
 
 
 def test_records_of_one_size_may_differ_in_their_parts():
-    """The longer body of one makes up for its shorter properties."""
+    """A record's longer body makes up for its shorter properties."""
     data, places = log_of([*ALIKE, {"body": b"bodies", "properties": b"A\x02"}])
     assert len({size for _, size in places}) == 1
     assert damaged(data, places) == set()

@@ -1,4 +1,4 @@
-"""The trace: what Apache's Java client wrote, as Apache's decoder reads it; and whatever else may come."""
+"""The trace: the output of Apache's Java client, as Apache's decoder reads it; and arbitrary other input."""
 
 import json
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from libramq.message.trace import (
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "traces.json").read_text())["traces"]
 
-#: Where Java's TraceContext and TraceBean have what our records have.
+#: The fields of Java's TraceContext and TraceBean that correspond to our records' fields.
 JAVA: dict[str, str] = {
     "at_ms": "timeStamp", "region": "regionId", "group": "groupName", "topic": "topic", "unique_id": "msgId",
     "tags": "tags", "keys": "keys", "store_host": "storeHost", "body_size": "bodyLength",
@@ -37,7 +37,7 @@ JAVA: dict[str, str] = {
     "transaction_state": "transactionState", "is_from_check": "fromTransactionCheck",
 }  # fmt: skip
 
-#: What Apache's client wrote before it told the offset id, the context code, the time and the group.
+#: Traces of Apache's client before it included the offset id, the context code, the time and the group.
 OLD = (
     "Pub\x01100\x01R\x01G\x01T\x01ID\x01tag\x01key\x01h:1\x015\x017\x010\x01true\x02"
     "SubAfter\x01RQ\x01ID\x013\x01false\x01key\x02SubAfter\x01RQ\x01ID\x013\x01true\x01key\x014\x02"
@@ -143,7 +143,7 @@ def test_a_truncated_body_is_read_up_to_its_end(given_records, data):
 
 
 def test_a_unique_id_names_its_host_and_time():
-    """A vector of Java's: the client of a message that was traced."""
+    """A Java vector: the client of a traced message."""
     (pub,) = (
         record
         for vector in VECTORS
@@ -161,8 +161,8 @@ def test_a_unique_id_names_its_host_and_time():
         ("2026-05-01T00:00:00+00:00", "2026-05-01T00:00:00+00:00", "UTC"),
         ("2026-04-30T23:59:59+00:00", "2026-05-01T00:00:07+00:00", "UTC"),
         ("2025-12-31T23:59:59+00:00", "2026-01-02T00:00:00+00:00", "UTC"),
-        ("2026-05-07T10:00:01+00:00", "2026-05-07T10:00:00+00:00", "UTC"),  # Its maker's clock is ahead.
-        ("2026-04-30T20:00:00+00:00", "2026-04-30T20:00:01+00:00", "Asia/Shanghai"),  # May has begun there.
+        ("2026-05-07T10:00:01+00:00", "2026-05-07T10:00:00+00:00", "UTC"),  # Its creator's clock is ahead.
+        ("2026-04-30T20:00:00+00:00", "2026-04-30T20:00:01+00:00", "Asia/Shanghai"),  # It is May there.
     ],
 )
 def test_the_time_of_a_unique_id_is_found(born: str, seen: str, zone: str):

@@ -1,4 +1,4 @@
-"""A store without POP, for timers alone; a `timers.timers.PopEntries`."""
+"""A store without POP, for timer tests; a `timers.timers.PopEntries`."""
 
 
 class NoPop:

@@ -1,7 +1,7 @@
-"""Timer messages under random faults: none is lost, early, twice there, or delivered after a durable recall.
+"""Timer messages under random faults: none is lost, early, duplicated, or delivered after a durable recall.
 
-A run of random operations from one seed: messages for different times, recalls, time that passes, rounds of
-delivery, files written (also interrupted), clean stops, kills, power cuts.
+One seed yields a run of random operations: messages for different times, recalls, passing time, rounds of
+delivery, file writes (also interrupted), clean stops, kills, power cuts.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ SLOTS = 100_000
 
 
 class Run:
-    """A store with timers, the messages sent, and the conditions that it must meet."""
+    """A store with timers, the messages sent, and the invariants to check."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.time = VirtualTime()
         self.disk = MemoryDisk(self.time, random.Random(seed + 1))
-        #: By body: when the message is to be delivered, and where its record ends.
+        #: By body: the delivery time of the message, and where its record ends.
         self.sent: dict[bytes, tuple[int, int]] = {}
         self.durable: set[bytes] = set()
         self.recalled: set[bytes] = set()
@@ -102,7 +102,7 @@ class Run:
         self.time.now_ms += self.random.choice((300, 1_000, 5_000, 20_000))
 
     def advance(self) -> None:
-        """Deliver and collect for some rounds; a kill may follow any of them."""
+        """Deliver and collect for some rounds, any of which a kill may follow."""
         for _ in range(self.random.choice((1, 2, 1000))):
             if self.files.timers.advance(self.time.wall_ms()):
                 break
@@ -116,7 +116,7 @@ class Run:
         self.note_durable()
 
     def save(self) -> None:
-        """Write the files, once the messages that they refer to are on the disk."""
+        """Write the files, once the messages they refer to are on the disk."""
         write = self.files.take(self.time.wall_ms())
         if write is None:
             return
@@ -175,7 +175,7 @@ class Run:
         there = {message.body for message in waiting}
         there |= {message.body for message in read_all(self.store, "T", 0)}
         assert there >= self.durable - self.recalled
-        for body in self.sent.keys() - there:  # They were not durable, and are gone.
+        for body in self.sent.keys() - there:  # These were not durable, and are gone.
             del self.sent[body]
         keys = [message.properties.get(p.TIMER_DEL_UNIQKEY, "") for message in waiting]
         self.recalled = {key.removeprefix("T+").encode() for key in keys if key}

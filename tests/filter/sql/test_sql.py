@@ -1,4 +1,4 @@
-"""SQL92 filters: what matches, what is unknown, and what is refused."""
+"""SQL92 filters: matches, unknown results, and refused expressions."""
 
 import time
 
@@ -22,7 +22,7 @@ from libramq.filter.sql.values import compare_doubles
 from libramq.message.properties import encode_properties
 from tests.filter.sql.trees import EXPRESSIONS, PROPERTIES, matches
 
-#: Conditions that are true, false and unknown, for a message without properties and one with a = "3".
+#: Conditions that are true, false and unknown, for messages without properties and with a = "3".
 TRUE, FALSE, UNKNOWN = "n IS NULL", "n IS NOT NULL", "n = 1"
 
 WHAT_MATCHES = [
@@ -69,7 +69,7 @@ WHAT_MATCHES = [
     ("'s' contains '\\'", {}, False),
     ("a not in ('4', '4', '5') and b between 3 and 10 and c not contains 'axbc'",
      {"a": "3", "b": "3", "c": "axbdc"}, True),
-    # Types: a text is read as the number's type, and what is none makes the filter false.
+    # Types: a string is converted to the number's type, and one that is no number makes the filter false.
     ("a > 3", {"a": "3.5"}, False),
     ("a > 3.0", {"a": "3.5"}, True),
     ("a > 3.0", {"a": " 3.5f\t"}, True),
@@ -104,7 +104,7 @@ WHAT_MATCHES = [
     ("a", {"a": "true"}, False),
     ("NOT a", {"a": "true"}, True),
     ("NOT a = 3", {"a": "3"}, False),
-    # Unknown: two of them are equal, and a known value differs from an unknown on its right.
+    # Unknown values: two of them are equal, and a known value differs from an unknown one on its right.
     ("a = b", {}, True),
     ("a <> b", {"a": "x"}, True),
     ("a <> b", {"b": "x"}, False),
@@ -124,7 +124,7 @@ WHAT_MATCHES = [
 
 
 def found(expression, **properties):
-    """Return a condition's three-valued result, as text: by its own truth and that of its opposite."""
+    """Return a condition's three-valued result as text, from its own truth and its negation's."""
     stored = encode_properties(properties)
     if parse_sql(expression).matches(stored):
         return "true"
@@ -241,7 +241,7 @@ def test_doubles_have_javas_order(smaller, larger):
 
 @given(EXPRESSIONS, st.lists(PROPERTIES, min_size=1, max_size=4))
 def test_a_compiled_filter_is_its_tree(expression, messages):
-    """For random trees and messages the functions and a direct evaluation of the tree agree."""
+    """For random trees and messages the compiled functions agree with a direct evaluation of the tree."""
     try:
         tree = parse(expression)
     except ConfigError:  # A number where a condition is needed, and the like.
@@ -290,7 +290,7 @@ def test_whatever_the_text_it_is_parsed_or_refused(expression):
     ],
 )
 def test_the_time_of_parsing_grows_with_the_length_only(piece):
-    """The longest expressions take some milliseconds, so the parser never goes back over what it has read."""
+    """The longest expressions take some milliseconds, so the parser never rereads its input."""
     expression = (piece * EXPRESSION_LENGTH_MAX)[:EXPRESSION_LENGTH_MAX]
     began = time.process_time()
     for _ in range(3):
@@ -315,7 +315,7 @@ def test_a_long_text_is_no_number_and_costs_no_time(text):
     names=st.lists(st.sampled_from("abcd"), min_size=9, max_size=12),
 )
 def test_long_properties_match_as_short_ones_do(pairs, names):
-    """If the expression names many, the properties are first reduced to those it names."""
+    """If the expression names many properties, the messages' are first reduced to those."""
     parsed = parse_sql(
         " OR ".join(f"{name} = '{number}' OR {name} > 15" for number, name in enumerate(names))
     )

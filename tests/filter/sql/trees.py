@@ -1,6 +1,6 @@
-"""A direct evaluator of syntax trees, and random trees as text: what compiled filters are compared with.
+"""A direct evaluator of syntax trees, and random trees as text: the reference for compiled filters.
 
-It works on a dict of texts, follows Apache's classes one by one, and is as slow and plain as it likes.
+It works on a dict of strings, follows Apache's classes one by one, and favours plainness over speed.
 """
 
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ from libramq.filter.sql.tree import (
 
 
 class Raised(Exception):
-    """Apache's broker would have met an exception."""
+    """Apache's broker would have raised an exception."""
 
 
 JAVA_TYPES = {Type.INTEGER, Type.LONG, Type.DOUBLE}
@@ -169,7 +169,7 @@ def matches(tree, properties):
 
 
 NAMES = st.sampled_from(["a", "b", "c", "TAGS"])
-#: Texts that are numbers, nearly numbers, truths, and others.
+#: Strings that are numbers, nearly numbers, booleans, and others.
 TEXTS = st.sampled_from([
     "3", "-3", "+3", "03", "3.5", "4", "2147483648", "-2147483649", "9223372036854775808", "true", "TRUE",
     "x", "false", "axb", "it's", " 3", "3 ", "1_0", "ü", "*",
