@@ -1,4 +1,4 @@
-"""What every test shares: the option that adds the tests against Apache's own programs."""
+"""Shared by all tests: fixtures, and the option that adds the tests against Apache's own programs."""
 
 import faulthandler
 import gc
@@ -19,29 +19,29 @@ from tests import secrets
 from tests.fakes import OPENED
 from tests.times import Times
 
-# How long one example takes says more about the machine's other work than about the code. A quick run has the
-# same examples every time; LIBRA_EXPLORE=1 (scripts/search sets it) looks for more and for new ones.
+# An example's duration depends more on the machine's other work than on the code. A quick run has the same
+# examples every time; LIBRA_EXPLORE=1 (scripts/search sets it) tries more and new ones.
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("thorough", deadline=None, max_examples=1_000)
 settings.load_profile("thorough" if "LIBRA_EXPLORE" in os.environ else "quick")
 
 
-#: The descriptors of this process, where the system lists them.
+#: The descriptors of this process, on systems that list them.
 DESCRIPTORS = Path("/dev/fd")
-#: How many a module may leave open: caches of libraries, a first look at the time zone, a logger's file.
+#: How many descriptors a module may leave open: library caches, a first look at the time zone, a log file.
 LEFT_MAX = 32
-#: How long threads and connections that are ending may take.
+#: How long ending threads and connections may take.
 CLOSING_S = 10.0
 #: Tests whose servers and sessions live as long as the run.
 SHARING = ("interop", "spark")
-#: How long after its time limit a test that the limit's signal does not end has ended the run.
+#: The extra time after which a test that ignores the time limit's signal has ended the run.
 STUCK_S = 60
 _stderr = pytest.StashKey[TextIO]()
 _sharing = pytest.StashKey[set[Path]]()
 
 
-# Modules and tests live as long as the run: looking through them for garbage took a third of the collection,
-# and long after it at each full round of the collector.
+# Modules and tests live as long as the run: scanning them for garbage took a third of the collection, and
+# long afterwards at each full round of the collector.
 gc.disable()
 
 
@@ -53,8 +53,8 @@ def pytest_collection_finish() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Times())
     config.stash[_stderr] = os.fdopen(os.dup(sys.__stderr__.fileno()), "w")
-    # A shell starts what it runs in the background with SIGINT ignored, and children inherit that: the
-    # programs that tests interrupt would never hear of it.
+    # A shell starts background jobs with SIGINT ignored, and children inherit that: the programs that tests
+    # interrupt would never receive it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -86,15 +86,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_sharing] = {item.path for item in items if any(map(item.get_closest_marker, SHARING))}
     wanted = config.getoption("--interop")
     for item in items:
-        if item.get_closest_marker("interop") is None:  # The keywords also hold the directory of that name.
+        if item.get_closest_marker("interop") is None:  # Keywords also contain the directory's name.
             continue
-        # Java programs start slowly and look around every 20 or 30 s; each wait inside has its own deadline.
+        # Java programs start slowly and poll every 20 or 30 s; each wait inside has its own deadline.
         mark = pytest.mark.timeout(900) if wanted else pytest.mark.skip(reason="pytest --interop runs it")
         item.add_marker(mark)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the line that runs each failed test again; scripts/search repeats it."""
+    """Print the command that runs each failed test again; scripts/search repeats it."""
     options = terminalreporter.config.option
     explore = "LIBRA_EXPLORE=1 " if "LIBRA_EXPLORE" in os.environ else ""
     examples = getattr(options, "hypothesis_seed", None)
@@ -114,26 +114,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def search_seed(request: pytest.FixtureRequest) -> int:
-    """Return where a long search begins: the day's seed in a thorough run."""
+    """Return the seed at which a long search begins: the day's in a thorough run."""
     return int(request.config.getoption("--seed"))
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _disk_that_is_never_awaited() -> Iterator[None]:
-    """Flush nothing to the disk in this process: no test takes the power from the machine.
+    """Flush nothing to the disk in this process: no test cuts the machine's power.
 
-    Tests of what is flushed count calls of their file system, or lose what a simulated disk has not flushed.
+    Tests of flushing count the calls of their file system, or lose the unflushed data of a simulated disk.
     """
     with pytest.MonkeyPatch.context() as patched:
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
-                patched.setattr(os, name, os.fstat)  # It refuses what is no file, too.
+                patched.setattr(os, name, os.fstat)  # It also refuses anything but a file.
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Look at the command lines of the servers that a test has started, if it has passwords."""
+    """If a test has passwords, check the command lines of the servers it has started."""
     yield
     if secrets.is_of_families(item.path):
         secrets.check_titles(item)
@@ -143,7 +143,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def _no_secret_in_log_files(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Servers that other processes run log into files; their module's fixtures have ended them by then."""
+    """Check the log files of servers in other processes, which their module's fixtures have ended by then."""
     began_ns = time.time_ns()
     yield
     if secrets.is_of_families(request.path):
@@ -161,7 +161,7 @@ def _no_secret_in_the_log(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """Commands that run in this process set up logging, for a standard error that ends with their test."""
+    """Commands that run in this process configure logging to a standard error that ends with their test."""
     logger = logging.getLogger("libramq")
     handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
     yield
@@ -171,8 +171,10 @@ def _logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _files_of_killed_brokers() -> Iterator[None]:
-    """Close what the stores and brokers of a test have left open: nobody closes them after a kill."""
-    count = len(OPENED)  # Those of wider scopes were made before.
+    """Close the files that a test's stores and brokers have left open: after a kill nothing
+    else closes them.
+    """
+    count = len(OPENED)  # Those with a wider scope were created earlier.
     yield
     for files in OPENED[count:]:
         files.close_all()
@@ -181,7 +183,7 @@ def _files_of_killed_brokers() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _descriptors_are_closed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a module whose tests leave descriptors open: a run has a thousand for all of its modules."""
+    """Fail a module whose tests leave descriptors open: all modules of a run share a thousand."""
     if request.path in request.config.stash[_sharing] or not DESCRIPTORS.exists():
         yield
         return
@@ -190,13 +192,13 @@ def _descriptors_are_closed(request: pytest.FixtureRequest) -> Iterator[None]:
     end_s = time.monotonic() + CLOSING_S
     while (left := len(os.listdir(DESCRIPTORS)) - before) > LEFT_MAX and time.monotonic() < end_s:
         gc.collect()  # Connections that refer to each other.
-        time.sleep(0.05)  # Threads that are ending.
+        time.sleep(0.05)  # Ending threads.
     assert left <= LEFT_MAX, f"{left} descriptors are left open by the tests of {request.path.name}"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """End a run that stands still: pytest-timeout's signal is not heard where C code waits for ever."""
+    """End a stalled run: pytest-timeout's signal has no effect while C code waits forever."""
     marker = item.get_closest_marker("timeout")
     limit_s = float(marker.args[0] if marker and marker.args else item.config.getini("timeout"))
     faulthandler.dump_traceback_later(limit_s + STUCK_S, exit=True, file=item.config.stash[_stderr])

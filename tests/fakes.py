@@ -1,4 +1,4 @@
-"""Fakes for tests of several packages: a manual clock, and a peer that keeps what it is sent."""
+"""Fakes for tests of several packages: a manual clock, and a peer that records what it receives."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,9 @@ class ManualClock:
 
 
 class OwnFiles(LocalFileSystem):
-    """The machine's files; what a test leaves open, as a killed broker does, is closed when the test ends."""
+    """The machine's files; files that a test leaves open, as a killed broker does, are closed when the test
+    ends.
+    """
 
     def __init__(self) -> None:
         self._open: set[int] = set()
@@ -59,12 +61,12 @@ class OwnFiles(LocalFileSystem):
         super().close(file)
 
     def close_all(self) -> None:
-        """Close everything, as a kernel does at the end of a process."""
+        """Close all files, as a kernel does at the end of a process."""
         for file in list(self._open):
             self.close(file)
 
 
-#: Those of the tests that run: the newest are the innermost scope's.
+#: The files of the running tests; the innermost scope's are the last.
 OPENED: list[OwnFiles] = []
 
 
@@ -102,7 +104,7 @@ class FakePeer:
 
 
 class ManualTimer:
-    """A timer that the test rings."""
+    """A timer fired by the test."""
 
     def __init__(self, due: list["ManualTimer"], action: Callable[[], None]) -> None:
         self._due = due
@@ -114,9 +116,9 @@ class ManualTimer:
 
 
 class ManualTimers:
-    """Timers that ring only when the test rings them; turns take as long as `now_us` says.
+    """Timers that fire only when the test fires them; turns take as long as `now_us` says.
 
-    What is to happen soon happens at once, since one thing happens at a time; if `keeps_soon`, with `come`.
+    Immediate actions run at once, since one thing happens at a time; with `keeps_soon`, `come` runs them.
     """
 
     def __init__(self) -> None:
@@ -137,7 +139,7 @@ class ManualTimers:
             action()
 
     def come(self) -> None:
-        """Call what is to happen soon."""
+        """Run the immediate actions."""
         actions, self.soon_due = self.soon_due, []
         for action in actions:
             action()
@@ -146,12 +148,12 @@ class ManualTimers:
         return self.now_us
 
     def ring(self) -> None:
-        """Ring the timer that was set first."""
+        """Fire the timer that was set first."""
         self.due.pop(0).action()
 
 
 def turns_of(steps: int) -> Callable[..., Callable[[], bool]]:
-    """Return what begins turns that have time for so many steps of long work (`Workload.begin_turn`)."""
+    """Return a `Workload.begin_turn` whose turns have time for this many steps of long work."""
 
     def begin(_: int | None = None) -> Callable[[], bool]:
         left = iter(range(steps - 1))
@@ -161,7 +163,7 @@ def turns_of(steps: int) -> Callable[..., Callable[[], bool]]:
 
 
 class ManualThreads:
-    """Threads whose work is done only when the test runs it; brief work at once if `does_brief_work`."""
+    """Threads whose work is done only when the test runs it; brief work runs at once if `does_brief_work`."""
 
     def __init__(self) -> None:
         self.does_brief_work = False
@@ -191,12 +193,12 @@ class ManualThreads:
 
 
 def raise_it(what: str, error: Exception) -> None:
-    """Fail the test: an engine could not cope with something."""
+    """Fail the test: an engine met an error it could not handle."""
     raise AssertionError(what) from error
 
 
 def done(work: Any) -> Any:
-    """Do long work to its end, with what threads do for it, and return its result."""
+    """Finish long work, including the work that threads do for it, and return its result."""
     result: object = None
     while True:
         try:

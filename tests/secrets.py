@@ -1,11 +1,11 @@
-"""The passwords of tests, in nothing that servers show: checked at every test of the families that have some.
+"""Servers show no password of the tests: checked at every test of the modules that use passwords.
 
     the log of servers in this process      each line, at debug level
-    command lines of servers                those that a test has started, when its body is over
+    command lines of servers                of servers that a test has started, when its body is over
     log files                               below the run's temporary directory, when a module is over
     metrics                                 of `tests/broker/test_users.py`'s broker, when it is closed
 
-`tests/cli/test_no_secret_shown.py` looks at answers, metrics and stored files, too, of one cluster.
+`tests/cli/test_no_secret_shown.py` also searches the answers, metrics and stored files of one cluster.
 """
 
 import itertools
@@ -20,15 +20,15 @@ import pytest
 
 from tests.interop.process import descendants
 
-#: The passwords that these modules use, all but those that are words of the language.
+#: The passwords that these modules use, except ordinary words of the language.
 MARKED: Final = re.compile(
     rb"[a-z]+-secret\b|\bwonder\b|r00t|p33rs|hush-|the-withdrawn-one|the-one-that-stays"
     rb"|only brokers know this|a-long-random-text|another-random-text|the-(?:first|second)-of-"
     rb"|the-next-(?:random-text|of-admin)"
 )
-#: What looks like one: a topic of a policy.
+#: A topic in a policy that looks like a password.
 NAMES: Final = re.compile(rb"Topic:[a-z]+-secret")
-#: The modules, by how their paths begin.
+#: The modules, by the prefix of their paths.
 FAMILIES: Final = (
     "auth/", "nameserver/", "broker/test_users", "broker/test_audit", "broker/test_encryption",
     "replication/test_slave_proof", "rpc/test_access_table", "remoting/test_credentials",
@@ -36,14 +36,14 @@ FAMILIES: Final = (
     "cli/test_secure", "cli/test_no_secret_shown", "interop/test_users", "interop/test_tls",
     "interop/test_access", "interop/test_kafka_secured", "interop/test_secured_cluster",
 )  # fmt: skip
-#: The ends of the names of files that servers write what they say to.
+#: The suffixes of files that contain servers' output.
 LOGS: Final = (".log", ".stderr", ".stdout", ".refused", ".jsonl")
 #: The commands whose processes are servers.
 SERVERS: Final = (b"up", b"broker", b"nameserver")
 
 
 def is_of_families(path: Path) -> bool:
-    """Return whether a module is one of those with passwords."""
+    """Return whether a module is one that uses passwords."""
     return path.relative_to(Path(__file__).parent).as_posix().startswith(FAMILIES)
 
 
@@ -53,20 +53,20 @@ def secrets_in(text: bytes) -> list[str]:
 
 
 class LogOfServers(logging.Handler):
-    """Keeps the passwords that log lines of this process have."""
+    """Records the passwords in log lines of this process."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Look at a line as it is written, and at the values and the error that it has."""
+        """Check a line as it is written, with its values and its error."""
         text = f"{record.getMessage()} {record.__dict__} {record.exc_info}"
         self.found += (f"{each} in {text}" for each in secrets_in(text.encode(errors="replace")))
 
 
 def watched(logger: logging.Logger) -> Iterator[None]:
-    """Watch the log of this process during a test."""
+    """Watch this process's log during a test."""
     handler, level = LogOfServers(), logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
@@ -79,24 +79,24 @@ def watched(logger: logging.Logger) -> Iterator[None]:
 
 
 def command_lines() -> Iterator[list[bytes]]:
-    """Yield the command lines of the servers that this process, or one that it started, has started."""
+    """Yield the command lines of the servers started by this process or by its children."""
     for pid in itertools.islice(descendants(os.getpid()), 1, None):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:  # It has ended.
+        except OSError:  # The process has ended.
             continue
         if any(b"libra" in word for word in words[:4]) and not set(SERVERS).isdisjoint(words[:6]):
             yield words
 
 
 def files_with_secrets(directory: Path, since_ns: int) -> Iterator[str]:
-    """Yield where log files below a directory that were written since then have passwords."""
+    """Yield the passwords' places in log files below a directory that were written since then."""
     for path in directory.rglob("*"):
         if path.name.endswith(LOGS) and path.is_file() and path.stat().st_mtime_ns >= since_ns:
             yield from (f"{each} in {path}" for each in secrets_in(path.read_bytes()))
 
 
 def check_titles(item: pytest.Item) -> None:
-    """Fail a test whose servers have a password in their command line."""
+    """Fail a test if one of its servers has a password in its command line."""
     found = [words for words in command_lines() if secrets_in(b"\0".join(words))]
     assert not found, f"{item.nodeid}: {found}"

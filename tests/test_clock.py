@@ -1,4 +1,4 @@
-"""The clocks: what the type checker refuses, and how a moment passes from one clock to the other."""
+"""The clocks: what the type checker refuses, and how a moment is converted from one clock to the other."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from libramq.groups.consumer_group import Session
 def sentence(clock: Clock, session: Session) -> None:
     wall_ms, now_ms = clock.wall_ms(), clock.monotonic_ms()
 """
-#: What is right, then what is wrong: one statement each, and the error of the line.
+#: Correct code, then wrong code: one statement each, and the error of the line.
 RIGHT = (
     "due_ms: MonotonicMs = now_ms + 500",
     "waited_ms: int = now_ms - due_ms",
@@ -40,7 +40,7 @@ WRONG = {
 
 
 def errors_of(directory: Path, statements: tuple[str, ...]) -> dict[str, str]:
-    """Return the error of each statement that has one, as mypy finds it."""
+    """Return mypy's error for each statement that has one."""
     program = directory / "program.py"
     program.write_text(PROLOGUE + "".join(f"    {statement}\n" for statement in statements))
     source = Path(__file__).parents[1] / "src"
@@ -61,7 +61,9 @@ def errors_of(directory: Path, statements: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_the_type_checker_refuses_one_clock_for_the_other(tmp_path):
-    """Programs that mix them, subtract two wall times, or make up a time, are not accepted; others are."""
+    """Mixing clocks, subtracting two wall times, or making up a time is refused; other
+    programs are accepted.
+    """
     assert errors_of(tmp_path, (*RIGHT, *WRONG)) == WRONG
 
 

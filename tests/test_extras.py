@@ -1,4 +1,4 @@
-"""What needs a library that is not installed says which command installs it."""
+"""A feature whose library is not installed names the command that installs it."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ USES = {
 
 @pytest.mark.parametrize("library", USES)
 def test_a_missing_library_is_one_kind_of_error_with_the_command(library: str) -> None:
-    """It is an ImportError, too: `except ImportError` of a program with an optional part catches it."""
+    """It is also an ImportError, so a program's `except ImportError` around an optional part catches it."""
     extra, use = USES[library]
     program = (
         f"import sys; sys.modules[{library!r}] = None\n"

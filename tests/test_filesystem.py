@@ -1,4 +1,4 @@
-"""The local file system: locks between processes, texts replaced whole, reads that do not wait."""
+"""The local file system: locks between processes, atomic replacement of texts, reads that do not wait."""
 
 import os
 import random
@@ -26,7 +26,7 @@ def test_a_lock_holds_against_this_process_and_others(tmp_path: Path):
     path = tmp_path / "lock"
     held = filesystem.lock(path)
     assert held is not None
-    assert filesystem.lock(path) is None  # And closing that descriptor dropped nothing:
+    assert filesystem.lock(path) is None  # Closing that descriptor kept the lock:
     assert other_process_can_lock(path) is False
     filesystem.close(held)
     assert other_process_can_lock(path) is True
@@ -135,5 +135,5 @@ def test_a_disk_that_begins_to_write_changes_nothing(tmp_path: Path, size: int):
     files.fsync(file)
     assert files.pread(file, 2 * size, 50) == data * 2
     assert files.file_size(file) == 8 * PAGE_BYTES
-    assert files.pread_nowait(file, size, 50) == data  # It is in the page cache still.
+    assert files.pread_nowait(file, size, 50) == data  # It is still in the page cache.
     files.close(file)

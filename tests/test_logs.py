@@ -1,4 +1,4 @@
-"""Logging: lines that nobody can forge, `log_to_stderr`, and no handler that nobody asked for."""
+"""Logging: forgery-proof lines, `log_to_stderr`, and no handlers installed unasked."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ def test_an_event_is_one_line_without_effects_whatever_its_values(
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_logging_set_up_by_a_command_ends_with_its_test(turn: int) -> None:
-    """Later tests used to see nothing at the root logger, and a closed file was written to."""
+    """Later tests used to find nothing at the root logger, and a closed file was written to."""
     logger = logging.getLogger("libramq")
     assert (logger.propagate, logger.handlers) == (True, []), turn
     log_to_stderr("info")
@@ -43,7 +43,7 @@ def test_lines_for_people_have_a_time_and_a_level(capsys: pytest.CaptureFixture[
 
 def test_lines_for_programs_are_json_with_each_value(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr("WARNING", json=True)
-    log_to_stderr("info", json=True)  # It replaces the first: a line is written once.
+    log_to_stderr("info", json=True)  # The new handler replaces the first: each line is written once.
     log = get_logger("libramq.of.a.test")
     log.info("value\nset", by=ValueError("why"), count=3, level="of a delay")
     try:
@@ -65,7 +65,7 @@ def test_a_level_that_there_is_not_is_refused_with_the_nearest() -> None:
 
 
 def test_the_library_installs_no_handler() -> None:
-    """Only `log_to_stderr` does: a program's own handlers get what it configures."""
+    """Only `log_to_stderr` does: a program's own handlers receive the records it configures."""
     program = (
         "import logging, libramq, libramq.sync\n"
         "from libramq.testing import Broker\n"

@@ -1,4 +1,4 @@
-"""A machine that slept: what lasts has gone on meanwhile, sessions and leases with it."""
+"""After a machine's sleep, durations include the time asleep: sessions and leases have expired."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 SLEPT_S = 86_400
 LEASE_S = 10
-#: In a namespace whose boot clock is ahead of the monotonic one by a day: as after a day of sleep.
+#: In a namespace whose boot clock is a day ahead of the monotonic one: as after a day of sleep.
 SLEPT = ["unshare", "--time", "--boottime", str(SLEPT_S), "--fork", sys.executable, "-c"]
 AWAKE = [sys.executable, "-c"]
 NOW = "from libramq.clock import SystemClock; print(SystemClock().monotonic_ms())"

@@ -1,4 +1,4 @@
-"""Systems without Linux's calls, such as macOS: each call is taken away and its replacement is looked at."""
+"""Systems without Linux's calls, such as macOS: each call is removed and its replacement is checked."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ from libramq.transport import admission
 
 @pytest.fixture
 def macos(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Take Linux's calls away; return the calls of fcntl with the number that macOS's full flush has."""
+    """Remove Linux's calls; return the calls of fcntl with the number of macOS's full flush."""
     for module, name in (
         (os, "RWF_NOWAIT"),
         (os, "preadv"),
@@ -81,7 +81,7 @@ def test_the_clock_counts_sleep_where_the_system_allows_it(macos: object):
 
 
 def test_the_descriptor_limit_is_raised_as_far_as_macos_allows(monkeypatch: pytest.MonkeyPatch):
-    """Its hard limit may be infinite, and more than OPEN_MAX refused all the same."""
+    """Its hard limit may be infinite, and yet anything above OPEN_MAX is refused."""
     asked: list[int] = []
 
     def set_limit(_: int, limits: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""`scripts/release`: what keeps a commit from being released, and what its files hold."""
+"""`scripts/release`: the checks that prevent a release, and the contents of its files."""
 
 import email.policy
 import re
@@ -121,7 +121,7 @@ def test_the_commands_that_upload_are_printed() -> None:
 
 
 def make_repository(root: Path, *, version: str, day: str, urls: str, readme: str) -> None:
-    """Make a repository with what the script reads, and one commit."""
+    """Make a repository with the files that the script reads, and one commit."""
     (root / "src" / "libramq").mkdir(parents=True)
     (root / "scripts").mkdir()
     (root / "scripts" / "release").write_bytes(SCRIPT.read_bytes())
@@ -173,7 +173,7 @@ def test_a_clone_has_the_form_of_a_release(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_trial_makes_and_tries_the_files_of_a_release(tmp_path: Path) -> None:
-    """All of it but the upload: sdist and wheel, in environments of the Pythons that are here."""
+    """Everything but the upload: sdist and wheel, in environments of the installed Pythons."""
     root = tmp_path / "here"
     subprocess.run(["git", "clone", "-q", ROOT, root], check=True)
     options = ("--trial", "--repository", REPOSITORY, "--no-container")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "test"
-#: The functions of the script, and a pytest that fails as FAILED says: exit code and failed tests by part.
+#: The script's functions, and a fake pytest that fails as FAILED says: exit code and failed tests by part.
 PROGRAM = r"""
 eval "$(sed -n '/^run_part()/,/^}/p; /^RETRIED_MAX=/p; /^retry_failed()/,/^}/p' "$1")"
 say() { :; }

@@ -1,4 +1,4 @@
-"""scripts/search: what failed is named at its end, by commands that run it again."""
+"""scripts/search ends with the commands that run its failures again."""
 
 import runpy
 import sys
@@ -12,7 +12,7 @@ SAYS = "print('  repeat it: libra simulate --seed 7 --log', flush=True); "
 
 
 def found(program: str, *, seconds: float | None = None) -> list[str]:
-    """Return what runs a program's failures again, that has some seconds."""
+    """Return the commands that run the failures of a program again, optionally within some seconds."""
     end = None if seconds is None else time.monotonic() + seconds
     return SEARCH["run"]([sys.executable, "-c", program], end)
 

@@ -1,4 +1,4 @@
-"""Ids that must not be guessable do not come from a seeded random generator."""
+"""Ids that must be unguessable do not come from a seeded random generator."""
 
 import random
 from pathlib import Path
@@ -23,7 +23,7 @@ def join(talk: Conversation) -> str:
 
 
 def test_member_ids_differ_although_the_random_seed_is_the_same(tmp_path: Path):
-    """Both brokers draw from the same `random.Random`; member ids are 128 bits of the machine's."""
+    """Both brokers draw from the same `random.Random`; member ids have 128 bits from the operating system."""
     members = []
     for name in ("one", "two"):
         talk = Conversation(tmp_path / name)
@@ -34,6 +34,6 @@ def test_member_ids_differ_although_the_random_seed_is_the_same(tmp_path: Path):
 
 
 def test_a_seeded_random_is_refused_where_secrets_are_drawn():
-    """What draws secrets calls what no source of random numbers has."""
+    """Code that draws secrets calls a method that other random generators lack."""
     assert not hasattr(random.Random, "token_hex")
     assert not hasattr(random.SystemRandom, "token_hex")

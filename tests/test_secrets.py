@@ -1,4 +1,4 @@
-"""The watch over tests' passwords notices one, wherever a server might show it."""
+"""The search for tests' passwords finds one wherever a server might show it."""
 
 import logging
 import subprocess

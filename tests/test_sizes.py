@@ -1,4 +1,4 @@
-"""Functions fit into a head, constructors take few parameters, modules are no fragments, names are unique."""
+"""Functions stay small, constructors take few parameters, modules are no fragments, names are unique."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent / "src"
 MODULES = sorted(ROOT.rglob("*.py"))
 
-#: From `def` to the last line, functions within included (`bench/function_lengths` prints them by length).
+#: From `def` to the last line, including nested functions (`bench/function_lengths` prints them by length).
 FUNCTION_LINES_MAX = 60
 
 
@@ -32,16 +32,16 @@ def test_no_function_is_longer_than_a_person_can_hold_in_the_head():
     assert not long
 
 
-#: Parameters of a constructor: one that needs more is two nouns, or lacks one.
+#: The parameters of a constructor: a class that needs more is two nouns, or lacks one.
 PARAMETERS_MAX = 6
-#: Classes whose constructors have more. Lower it with each that gets its noun; do not raise it.
+#: The number of classes above the limit. Lower it with each class that is split; do not raise it.
 LONG_CONSTRUCTORS_MAX = 21
 #: Their signatures are those of FastStream's classes.
 OTHERS_SIGNATURES = ROOT / "libramq" / "integrations" / "faststream"
 
 
 def constructors(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the name of every class of a file with a constructor, and how many parameters that has."""
+    """Yield the name of every class of a file with a constructor, and the constructor's parameter count."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         for each in node.body if isinstance(node, ast.ClassDef) else ():
             if isinstance(each, ast.FunctionDef) and each.name == "__init__":
@@ -60,9 +60,9 @@ def test_constructors_with_many_parameters_become_fewer():
     assert len(long) <= LONG_CONSTRUCTORS_MAX, long
 
 
-#: Users know either class by this name: `libramq` has it for asyncio, `libramq.sync` without.
+#: Users know both classes by this name: `libramq` exports the asyncio one, `libramq.sync` the other.
 BLOCKING_TWINS = {"libramq/client/Consumer", "libramq/client/Producer"}
-#: Names of libraries.
+#: Names from libraries.
 OTHERS_NAMES = {
     ("libramq/broker/metrics.py", "Counter"),
     ("libramq/spark/pipeline/delta_table.py", "DeltaTable"),
@@ -85,7 +85,7 @@ def test_a_package_has_each_public_class_name_once():
 
 
 def test_a_module_sees_each_class_name_once():
-    """It neither imports two classes of one name nor one with the name of its own."""
+    """It neither imports two classes of one name nor one that shares the name of its own."""
     twice = set()
     for path in MODULES:
         tree = ast.parse(path.read_bytes())
@@ -101,7 +101,9 @@ def test_a_module_sees_each_class_name_once():
 
 
 def test_no_module_is_a_fragment_of_its_only_user():
-    """The script fails on a small module with one importer and no reason, and prints what grew by area."""
+    """The script fails on a small module with one importer and no stated reason, and prints
+    growth by area.
+    """
     script = ROOT.parent / "scripts" / "size"
     result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     print(result.stdout)

@@ -1,4 +1,4 @@
-"""The words of the source are the field's: `scripts/words` counts the exceptions."""
+"""The source uses the field's words: `scripts/words` counts the exceptions."""
 
 import subprocess
 import sys

@@ -19,12 +19,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DIRECTORY = ROOT / ".cache" / "test-times"
-#: The property of a test's last report that carries its two times, through pytest-xdist too.
+#: The property of a test's last report that carries its two times, including through pytest-xdist.
 PROPERTY = "libramq_times"
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 #: Linux's name for it, in linux/prctl.h.
 PR_SET_CHILD_SUBREAPER = 36
-#: Of an error: the rest is in the run's output.
+#: Limits an error's length: the rest is in the run's output.
 ERROR_CHARACTERS_MAX = 300
 
 _started = pytest.StashKey[tuple[float, float]]()
@@ -53,22 +53,22 @@ def _ticks(pid: int) -> int:
 def adopt_orphans() -> None:
     """Become the parent of processes below this one whose own parent ends first, so that their time counts.
 
-    A test that kills a driver of Spark leaves a Java machine of ten seconds and more, for which nobody
-    waits: it stays below this process, with its times, until the run ends.
+    A test that kills a Spark driver leaves a Java process for ten seconds and more without a parent that
+    waits for it: it stays below this process, with its times, until the run ends.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def processor_s() -> float:
-    """Return the processor seconds of this process and of all below it, of those that have ended too."""
+    """Return the processor seconds of this process and all below it, including those that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = sum(map(_ticks, _descendants(os.getpid()))) / TICKS_A_SECOND
     return time.process_time() + ended.ru_utime + ended.ru_stime + running
 
 
 def reference_s() -> float:
-    """Return the processor seconds of a fixed piece of work: what this machine's seconds are worth."""
+    """Return the processor seconds of a fixed piece of work, as a measure of this machine's speed."""
     began = time.process_time()
     table: dict[int, str] = {}
     for number in range(600_000):

@@ -1,4 +1,4 @@
-"""Every Kafka API, asked by everybody: what is answered is what the table says.
+"""Every Kafka API, requested by every kind of user: the responses match the table.
 
                     signed in as   may                                   is served
     nobody          –              –                                     ApiVersions and signing in
