@@ -13,8 +13,8 @@ size.
 
 Lengths and deltas are varints; a length of -1 is null. Records are compressed by the algorithm in the
 attributes: gzip, lz4, zstd, or snappy, raw (librdkafka) or in the blocks of snappy-java (Java, kafka-python).
-Their decompressed size is bounded before memory is allocated. A batch is stored and fetched as produced,
-without being decoded.
+Their decompressed size is bounded before memory is allocated. In topics with queue.type=BatchCQ a batch
+is stored and fetched as produced, without being decoded; elsewhere it becomes messages.
 
 Upstream: common/record/CompressionType.java, common/record/DefaultRecordBatch.java,
 DefaultRecord.java.
