@@ -248,7 +248,7 @@ class GroupRebalance:
     def answered(
         self, queue: MessageQueue, client_id: str, next_offset: int | None, *, now_ms: MonotonicMs
     ) -> None:
-        """Note the answer to a member's pull: messages up to `next_offset`, or None for no messages."""
+        """Note the answer to a member's pull: messages before `next_offset`; None: no messages."""
         owner = self._owners.get(queue)
         if owner is None or owner.client_id != client_id:
             return

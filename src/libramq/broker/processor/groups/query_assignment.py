@@ -56,7 +56,7 @@ class QueryAssignment:
 
     @serves(RequestCode.QUERY_ASSIGNMENT)
     def query(self, request: Request) -> Outcome:
-        """Return a member's queues of a topic; raises ConfigError for an invalid or incomplete strategy."""
+        """Return a member's queues; raises ConfigError if the strategy is unknown or needs more input."""
         body: QueryAssignmentBody = request.body
         group = self._clients.group(body.consumer_group)
         if group is None or not group.has_client(body.client_id):
