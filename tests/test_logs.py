@@ -12,7 +12,7 @@ from libramq.logs import get_logger
 
 
 @pytest.mark.parametrize("name", ["x\nFORGED", "x\x1b[2J", "x\u202eFORGED", "x\x85y", "x\ty"])
-def test_an_event_is_one_line_without_effects_whatever_its_values(
+def test_an_event_is_one_line_without_effects_for_any_values(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "libramq"):

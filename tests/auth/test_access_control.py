@@ -56,7 +56,7 @@ def test_a_signature_names_its_user_and_the_address():
     assert not principal.is_unrestricted
 
 
-def test_who_is_not_believed_and_why():
+def test_refused_credentials_and_the_reasons():
     server = Server()
     access, peer = server.access, server.peer
     assert refused(lambda: access.by_signature(peer, {}, b"")) == "authentication field is null"
@@ -132,7 +132,7 @@ def test_no_change_of_the_table_parts_the_brokers():
     assert refused(lambda: server.sign_in("brokers", "other")) == "User:brokers is disabled."
 
 
-def test_nobody_is_not_a_user_of_that_name():
+def test_an_anonymous_client_is_not_the_user_of_that_name():
     server = Server()
     server.users.create(UserInfo(username=ANONYMOUS.name, password="x", user_type="Super"))
     assert server.may(ANONYMOUS) == "username cannot be null."

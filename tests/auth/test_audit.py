@@ -179,7 +179,7 @@ def test_a_signed_request_is_a_sign_in_once_an_hour_for_each_address():
     assert len(audited.after(COLLECTED_MS)) == 1
 
 
-def test_whatever_a_client_sends_is_cut_and_can_be_encoded():
+def test_any_input_of_a_client_is_cut_and_can_be_encoded():
     audited = Audited()
     audited.audit.refused("e\ud800" * 5_000, "10.0.0.6", "HEART_BEAT", "\n\x00" * 5_000)
     audited.audit.changed(

@@ -95,7 +95,7 @@ def test_attributes_of_groups_are_refused_and_those_that_a_file_has_are_kept():
     assert (changed.retry_max_times, changed.attributes) == (4, {"priority.factor": "3"})
 
 
-def test_what_only_apaches_brokers_use_is_kept():
+def test_settings_used_only_by_apaches_brokers_are_kept():
     """Their tables have retry policies and subscriptions; the next write used to lose both."""
     policy = {
         "type": "EXPONENTIAL",

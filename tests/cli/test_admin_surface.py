@@ -71,7 +71,7 @@ def test_topics_and_groups_are_made_from_files(up, tmp_path: Path):
     assert "cannot read /nowhere.json" in one_line(missing)
 
 
-def test_a_group_keeps_what_is_not_named(up):
+def test_a_group_keeps_unnamed_settings(up):
     ask(up, "updateSubGroup", "-b", broker(up), "-g", "surface", "-r", "5", "-s", "false")
     changed = ask(up, "updateSubGroup", "-b", broker(up), "-g", "surface", "-q", "2")
     kept = [changed[name] for name in ("retryMaxTimes", "retryQueueNums", "consumeEnable")]

@@ -57,7 +57,7 @@ def sent_again(namesrv):
     return [each for each in found if "LIBRA_REPLAYED_FROM" in each.properties]
 
 
-def test_they_are_listed_with_what_their_handler_raised(up, letters):
+def test_they_are_listed_with_their_handlers_exception(up, letters):
     """Their number among the groups is shown as well, and the topic they came from."""
     shown = libra("dlq", "list", "-g", GROUP, namesrv=up.namesrv)
     assert shown.code == 0
@@ -120,7 +120,7 @@ def test_one_some_or_all_are_sent_again(up, letters):
         (["export", "-g", GROUP, "--since", "soon"], "'soon' is not a time: write 2026-05-01"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(up, letters, arguments, says):
+def test_impossible_requests_yield_one_line(up, letters, arguments, says):
     failed = libra("dlq", *arguments, namesrv=up.namesrv)
     assert says in one_line(failed)
 
@@ -144,7 +144,7 @@ def test_an_export_replaces_nothing_and_leaves_no_part_of_it(up, letters, tmp_pa
         (True, "1 was sent again; {id} is the next one to send, in the order of libra dlq list"),
     ],
 )
-def test_who_interrupts_a_replay_learns_how_to_go_on_with_the_same(letters, capsys, is_by_id, says):
+def test_an_interrupted_replay_prints_how_to_resume_it(letters, capsys, is_by_id, says):
     """The suggested command used to resend to the original topics, including unselected messages."""
     progress = _Progress("-g 'a|b' -t Elsewhere", is_by_id=is_by_id)
     for number, letter in enumerate(progress.begun(letters)):

@@ -154,7 +154,7 @@ def test_the_redelivery_of_one_broker_may_be_unknown():
     assert "unknown how many messages were redelivered" in timeline(found)[1]
 
 
-def test_without_members_it_is_not_known_yet_what_is_redelivered():
+def test_without_members_the_redelivery_is_not_known_yet():
     """A killed member's group without a successor: no member has read on."""
     event = replace(settled("a", 2_300).event, redelivered_upper_bound=None, member_count=0)
     (found,) = rebalances([started("a", 1_000), BrokerEvent("a", event)], wall_ms=10_000)

@@ -83,7 +83,7 @@ def test_queues_are_named_by_ranges():
     assert queue_ranges({}) == ""
 
 
-def test_groups_are_ordered_by_what_is_wrong_with_them():
+def test_groups_are_ordered_by_their_problems():
     """Groups with problems come before healthy ones, regardless of their lag."""
 
     def found(kind):

@@ -53,7 +53,7 @@ def test_queues_that_stand_still_are_noticed():
     assert of(ProcessQueueInfo(commit_offset=1, locked=True), **orderly) == []
 
 
-def test_what_is_undone_is_counted():
+def test_undone_messages_are_counted():
     queues = [MessageQueue("T", "a", number) for number in range(3)]
     offsets = {
         queues[0]: OffsetWrapper(broker_offset=13, consumer_offset=10, last_timestamp=NOW_MS),

@@ -133,7 +133,7 @@ def test_files_that_others_may_have_made_are_not_believed(tmp_path: Path, what: 
     assert not (secure / "ca.pem").exists()
 
 
-def test_a_directory_that_it_makes_is_its_own_whatever_the_umask(tmp_path: Path) -> None:
+def test_a_directory_it_creates_is_private_under_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         SecureDirectory(tmp_path / "data", ["127.0.0.1"])
@@ -142,7 +142,7 @@ def test_a_directory_that_it_makes_is_its_own_whatever_the_umask(tmp_path: Path)
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
 
 
-def test_what_it_decides_cannot_be_set_and_spoilt_files_are_named(tmp_path: Path) -> None:
+def test_its_own_settings_cannot_be_set_and_damaged_files_are_named(tmp_path: Path) -> None:
     up = ("up", "--secure", "--data", str(tmp_path / "data"), "--nameserver-port", str(free_port()))
     assert "--secure sets it" in one_line(libra(*up, "--set", "authenticationEnabled=false"))
     key = tmp_path / "data" / "secure" / "ca.key"

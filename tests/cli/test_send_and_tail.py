@@ -84,7 +84,7 @@ def test_lines_of_a_file_with_one_order_key_go_to_one_queue(namesrv, tmp_path):
     assert lines == [f"{queue} 0 a", f"{queue} 1 b", f"{queue} 2 c"]
 
 
-def test_what_tail_prints_can_be_sent_elsewhere(namesrv):
+def test_tails_output_can_be_sent_elsewhere(namesrv):
     """This covers binary bodies, properties, tags and keys; the properties added by a broker are left out."""
     create(namesrv, "From", 1)
     create(namesrv, "To", 1)
@@ -188,7 +188,7 @@ def test_mistakes_are_named_in_one_line(arguments, said):
     assert said in one_line(libra(*arguments))
 
 
-def test_what_cannot_be_read_ends_it(namesrv, tmp_path):
+def test_unreadable_input_ends_the_command(namesrv, tmp_path):
     """A directory used to leave a traceback, and a command that waited forever."""
     done = libra("send", "-n", namesrv, "-t", "Wrong", "-f", str(tmp_path))
     assert "0 sent; then: line 1 cannot be read: Is a directory" in one_line(done)

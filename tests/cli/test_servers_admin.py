@@ -35,7 +35,7 @@ def test_a_name_servers_values_and_options(up):
         ask(up, "updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "false")
 
 
-def test_a_broker_that_nobody_knows_is_an_error(up):
+def test_an_unknown_broker_is_an_error(up):
     """A broker's address used to be taken for its name: nothing changed, and the answer was OK."""
     for command in ("wipeWritePerm", "addWritePerm"):
         failed = libra("admin", command, "-n", up.namesrv, "-b", "127.0.0.1:10911")

@@ -103,7 +103,7 @@ def test_jobs_end_with_a_process_that_is_killed(tmp_path: Path):
     assert process.communicate(timeout=SECONDS_MAX) == ("", None)  # Nothing holds its output open any more.
 
 
-def test_the_first_failing_seed_ends_the_run_whatever_the_number_of_jobs(capsys: pytest.CaptureFixture[str]):
+def test_the_first_failing_seed_ends_the_run_with_any_number_of_jobs(capsys: pytest.CaptureFixture[str]):
     outputs = []
     for jobs in (1, 2):
         assert simulate(32, 6, steps=1, jobs=jobs, run=run_with_broken_seeds) == 1

@@ -79,7 +79,7 @@ def sent_bodies(namesrv: str, topic: str) -> set[bytes]:
         reader.close()
 
 
-def test_a_broker_started_on_a_copy_has_what_was_acknowledged_before(up, tmp_path: Path):
+def test_a_broker_started_on_a_copy_has_all_acknowledged_messages(up, tmp_path: Path):
     """The copy is made while a producer sends to a topic that was created just before."""
     producer = Producer(group="copied", namesrv=up.namesrv)
     producer.start()

@@ -55,7 +55,7 @@ def has_group(address: str, group: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["libra", "apache"])
-def test_what_a_lost_master_had_popped_is_redelivered_by_another_once(tmp_path: Path, kind: str) -> None:
+def test_a_lost_masters_popped_messages_are_redelivered_once_by_another(tmp_path: Path, kind: str) -> None:
     with ExitStack() as stack:
         servers, slave = start_pair(stack, tmp_path, "libra")
         master = f"127.0.0.1:{servers.ports['master']}"

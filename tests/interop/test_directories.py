@@ -149,7 +149,7 @@ def send(cluster: Cluster, topic: str, count: int) -> None:
 
 @pytest.mark.parametrize("how", ["clean stop", "kill -9"])
 @pytest.mark.parametrize("kinds", [("libra", "apache"), ("apache", "libra")])
-def test_one_broker_serves_what_the_other_wrote(
+def test_one_broker_serves_the_others_files(
     directory: Directory, tmp_path: Path, kinds: tuple[str, str], how: str
 ) -> None:
     """It also continues: a group resumes at its offsets, and new messages get the next offsets."""

@@ -178,7 +178,7 @@ def create(servers: KafkaUp, topic: str, queue_type: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_is_stored_in_batches_is_fetched_as_it_was_produced(servers: KafkaUp, clients: KafkaClients):
+def test_records_stored_in_batches_are_fetched_unchanged(servers: KafkaUp, clients: KafkaClients):
     topic = fresh(clients, "batches")
     create(servers, topic, "BatchCQ")
     assert clients.produce(topic, 0, *map(str, range(200))) == list(range(200))

@@ -48,7 +48,7 @@ def produce(servers: KafkaUp, topic: str, *lines: str, partition: int = 0) -> No
     kcat(servers, *options, stdin="".join(f"{line}\n" for line in lines))
 
 
-def test_kcat_reads_what_it_produced(servers: KafkaUp):
+def test_kcat_reads_its_own_records(servers: KafkaUp):
     produce(servers, "kcat-records", "k:one", "k:two")
     read = kcat(servers, "-C", "-t", "kcat-records", "-p", "0", "-o", "beginning", "-e", "-J").splitlines()
     records = [json.loads(line) for line in read]

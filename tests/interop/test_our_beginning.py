@@ -76,7 +76,7 @@ def receiving(cluster: Cluster, topic: str, got: Got) -> Iterator[None]:
     ],
     ids=["push", "in order", "pop", "receive"],
 )
-def test_a_new_group_gets_what_is_sent_after_its_start(cluster: Cluster, member: Callable) -> None:
+def test_a_new_group_gets_messages_sent_after_its_start(cluster: Cluster, member: Callable) -> None:
     """Apache's broker gave it all of a young queue. Queues that are added are read from their beginning."""
     topic, got = cluster.fresh_name("Begun"), Got()
     cluster.create_topic(topic, QUEUES)

@@ -133,7 +133,7 @@ def test_groups_without_a_retry_topic_are_listed(cluster: Cluster) -> None:
         assert progress.consumer_offset == 1
 
 
-def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:
+def test_our_messages_arrive_at_javas_consumer(cluster: Cluster) -> None:
     """Messages of every kind of send arrive complete and with the id that the send returned."""
     topic = cluster.fresh_name("Ours")
     cluster.create_topic(topic, QUEUES)
@@ -187,7 +187,7 @@ def test_the_first_send_creates_the_topic(cluster: Cluster) -> None:
         assert len([queue for queue in member.assignment() if queue.topic == topic]) == 4
 
 
-def test_we_receive_what_javas_producer_sends(cluster: Cluster) -> None:
+def test_we_receive_javas_messages(cluster: Cluster) -> None:
     """We receive only our tags; bodies are decompressed, and keys and properties are complete."""
     topic = cluster.fresh_name("Theirs")
     cluster.create_topic(topic, QUEUES)

@@ -130,7 +130,7 @@ def test_our_assigned_queues_are_read_from_where_we_want(cluster: Cluster) -> No
         assert consumer.getone().queue_offset <= 1
 
 
-def test_record_batches_have_what_the_broker_stored(cluster: Cluster) -> None:
+def test_record_batches_hold_the_stored_messages(cluster: Cluster) -> None:
     """They begin at the group's offsets, obey the filter, and are committed like messages."""
     topic, group = cluster.fresh_name("Columns"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)

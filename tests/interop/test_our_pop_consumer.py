@@ -90,7 +90,7 @@ def test_a_member_whose_clock_is_set_otherwise_handles_each_message_once(
     assert {message.reconsume_times for message in ours.messages} == {0}
 
 
-def test_failed_messages_come_again_and_rejected_ones_are_dead_letters(cluster: Cluster) -> None:
+def test_failed_messages_are_redelivered_and_rejected_ones_are_dead_letters(cluster: Cluster) -> None:
     """The handler names the failed messages of a batch; the retry's delay is the broker's invisible time."""
     topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
     pops(cluster, topic, group)
@@ -122,7 +122,7 @@ def test_a_message_fails_until_it_is_a_dead_letter(cluster: Cluster) -> None:
     assert [each.reconsume_times for each in ours.messages] == [0, 1, 2]
 
 
-def test_what_a_killed_member_of_ours_had_is_handled_by_another(cluster: Cluster) -> None:
+def test_our_killed_members_messages_are_handled_by_another(cluster: Cluster) -> None:
     """The killed member's handler was running, and had the member extend the invisible time."""
     topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
     pops(cluster, topic, group)

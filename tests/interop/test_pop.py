@@ -77,7 +77,7 @@ def test_each_message_is_handled_by_one_of_two_members(cluster: Cluster) -> None
         assert set(accepted(*members).values()) == {1}
 
 
-def test_what_a_killed_member_had_is_handled_by_another(cluster: Cluster) -> None:
+def test_a_killed_members_messages_are_handled_by_another(cluster: Cluster) -> None:
     topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
     pops(cluster, topic, group)
     first = popper(cluster, topic, group, hold="held 0")

@@ -280,7 +280,7 @@ def stored(store: Path) -> set[bytes]:
     return {body for path in store.glob("commitlog/*") for body in re.findall(rb"<\d+>", path.read_bytes())}
 
 
-def test_what_was_acknowledged_is_at_both_whoever_is_killed(stack: ExitStack, tmp_path: Path) -> None:
+def test_acknowledged_messages_are_at_both_after_any_kill(stack: ExitStack, tmp_path: Path) -> None:
     """This holds under load with SYNC_MASTER; in the end the logs are equal byte for byte."""
     servers = LibraServers(tmp_path, settings={"mappedFileSizeCommitLog": FILE_BYTES})
     stack.callback(servers.stop)

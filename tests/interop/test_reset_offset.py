@@ -200,7 +200,7 @@ class Popping(Popper):
 
 
 @pytest.mark.parametrize("in_order", [False, True], ids=["any order", "in order"])
-def test_what_was_popped_is_popped_again_after_a_reset(cluster: Cluster, in_order: bool) -> None:
+def test_popped_messages_are_popped_again_after_a_reset(cluster: Cluster, in_order: bool) -> None:
     """The first pop is in flight all the while, and its acknowledgements come late."""
     popping = Popping(cluster, in_order=in_order)
     before = popping.wait_pop(0, 10)

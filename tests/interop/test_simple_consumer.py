@@ -26,7 +26,7 @@ def received(consumer: SimpleConsumer, count: int, invisible_ms: int = LONG_MS) 
     return messages
 
 
-def test_messages_are_acknowledged_or_come_again(cluster: Cluster) -> None:
+def test_messages_are_acknowledged_or_redelivered(cluster: Cluster) -> None:
     """Apache's broker returns 32 to one request, ours all of them."""
     topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("simple")
     cluster.create_topic(topic, 2)

@@ -136,7 +136,7 @@ def test_our_consumer_gets_what_its_expression_wants(cluster: Cluster) -> None:
     assert inbox.bodies() == wanted | {"held"}
 
 
-def test_a_retried_message_is_redelivered_whatever_its_filter(cluster: Cluster) -> None:
+def test_a_retried_message_is_redelivered_regardless_of_its_filter(cluster: Cluster) -> None:
     """Retry topics are read without the filter, unless a broker and a group are configured otherwise."""
     topic, group = cluster.fresh_name("Sql"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)

@@ -130,7 +130,7 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         made.libra.stop()
 
 
-def test_the_slave_has_what_is_sent(servers: Servers) -> None:
+def test_the_slave_has_every_sent_message(servers: Servers) -> None:
     """A send is acknowledged once the slave has copied it: SEND_OK says so."""
     with Producer(namesrv=servers.namesrv, tls=servers.tls, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         sent = [producer.send(Message("Copied", b"large" * 100_000)) for _ in range(10)]

@@ -96,7 +96,7 @@ def bodies(consumer: Events) -> list[str]:
     return sorted(delivery["body"] for delivery in consumer.of("message"))
 
 
-def test_consumers_get_what_is_committed(cluster: Cluster) -> None:
+def test_consumers_get_committed_messages(cluster: Cluster) -> None:
     topic, group = cluster.fresh_name("Transacted"), cluster.fresh_name("group")
     cluster.create_topic(topic, 2)
     consumer = cluster.consumer(group, topic)

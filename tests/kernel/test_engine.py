@@ -170,7 +170,7 @@ def test_a_request_read_before_a_late_timer_ends_no_session():
     assert judge.stood[1:] == [(1_000, judge.clock.monotonic_ms())]
 
 
-def test_what_follows_an_event_runs_by_phase_and_once():
+def test_follow_ups_of_an_event_run_by_phase_and_once():
     """An action enlisted for an earlier phase runs next; a failing action stops none of the others."""
     kernel = Kernel(ManualClock())
     engine = Engine(kernel, Judge(), Hooks())

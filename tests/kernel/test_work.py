@@ -144,7 +144,7 @@ def test_a_work_goes_on_with_what_calls_back_and_with_an_error_that_it_brings(tu
     assert turns.engine.next_due_ms is None
 
 
-def test_a_work_hears_of_what_could_not_begin(turns: Turns):
+def test_work_is_notified_of_steps_that_could_not_begin(turns: Turns):
     """The work was dropped, and its caller waited for its end."""
     done: list[object] = []
 

@@ -53,7 +53,7 @@ def test_a_batch_has_the_messages_that_its_broker_would_send(inner, topic, compr
     assert [m.offset_id for m in pulled(*records)] == [m.offset_id for m in as_served(*records)]
 
 
-def test_what_is_before_the_pulled_offset_is_dropped():
+def test_messages_before_the_pulled_offset_are_dropped():
     records = wrapped(items(*EVEN), 100), wrapped(items(*VARIED), 130)
     assert pulled(*records, offset=115) == as_served(*records)[15:]
     assert pulled(*records, offset=129) == as_served(*records)[29:]
@@ -143,7 +143,7 @@ def test_batches_of_other_protocols_are_not_unwrapped():
 
 @example([b"a"], 36, 128)
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=14), st.integers(0, 400), st.integers(1, 255))
-def test_whatever_byte_is_changed_nothing_but_an_error_of_ours_comes(bodies, place, bits):
+def test_any_changed_byte_raises_only_our_own_error(bodies, place, bits):
     record = bytearray(wrapped(items(*bodies), 100))
     record[place % len(record)] ^= bits
     try:

@@ -335,7 +335,7 @@ def alike(data: bytes) -> list | None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_alike_records_are_what_they_are_one_by_one(count):
+def test_similar_records_decode_as_they_do_one_by_one(count):
     data = b"".join([one(1 << 33 | number) for number in range(count)])
     together, wanted = alike(data), one_by_one(data)
     assert decode_records(data, check_crc=True) == wanted

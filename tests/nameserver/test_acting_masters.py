@@ -59,7 +59,7 @@ def test_brokers_learn_which_members_are_really_there(topic: str):
 
 
 @pytest.mark.parametrize(("acts", "on"), [(False, True), (True, False)])
-def test_nobody_acts_unless_both_sides_want_it(acts: bool, on: bool):
+def test_a_slave_acts_only_if_both_sides_allow_it(acts: bool, on: bool):
     server, master = pair(acts=acts, on=on)
     server.performer.closed(master)
     assert addresses(server) == {1: FIRST, 2: SECOND}

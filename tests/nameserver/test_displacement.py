@@ -197,7 +197,7 @@ def test_a_signed_claim_takes_its_name_at_once(what):
 
 
 @pytest.mark.parametrize("by", [None, Credentials("libra", "a guess")], ids=["unsigned", "guessed"])
-def test_nobody_registers_an_address_beside_the_brokers_that_sign(by: Credentials | None):
+def test_unsigned_brokers_cannot_register_beside_signing_ones(by: Credentials | None):
     """Clients connect to that address, and so does a slave of a dead master, with signed requests."""
     registry = Registry(PAIR)
     registry.end(registry.owner)
@@ -219,7 +219,7 @@ def test_nobody_registers_an_address_beside_the_brokers_that_sign(by: Credential
         (RequestCode.QUERY_DATA_VERSION, UNREGISTER),
     ],
 )
-def test_nobody_keeps_a_silent_broker_alive_or_ends_it(code: RequestCode, what: Header):
+def test_others_neither_keep_a_silent_broker_alive_nor_end_it(code: RequestCode, what: Header):
     registry = Registry(PAIR)
     body = b"{}" if code == RequestCode.QUERY_DATA_VERSION else b""
     request = Command(code=code, ext=encode_header(what), body=body, opaque=78)

@@ -80,7 +80,7 @@ def test_a_slave_that_leaves_changes_nothing_for_the_others(server: Notifying) -
     assert list(server.sent()) == []
 
 
-def test_the_last_broker_of_a_name_leaves_nobody_to_inform(server: Notifying) -> None:
+def test_the_last_broker_of_a_name_leaves_without_notifications(server: Notifying) -> None:
     server.performer.closed(server.joins(0, MASTER))
     server.joins(1, FIRST)
     assert list(server.sent()) == [], "the earlier broker of the same name is forgotten"
@@ -96,7 +96,7 @@ def test_brokers_that_do_not_act_are_not_informed_of_a_loss(server: Notifying) -
     assert [address for address, _ in server.sent()] == [FIRST]
 
 
-def test_nobody_is_informed_unless_the_option_is_set() -> None:
+def test_no_broker_is_notified_unless_the_option_is_set() -> None:
     server = Notifying(is_on=False)
     master = server.joins(0, MASTER)
     server.joins(1, FIRST)

@@ -387,7 +387,7 @@ def test_a_broker_that_had_a_topic_is_remembered_while_it_is_away():
 
 
 @pytest.mark.parametrize("names", [[], ["broker-b"], ["broker-b", "broker-c"]])
-def test_clients_read_who_is_away_in_the_remark(names: list[str]):
+def test_the_remark_tells_clients_which_brokers_are_away(names: list[str]):
     assert away_of_remark(f"No topic route info{away_remark(names)}\nSee https://x") == names
 
 

@@ -288,7 +288,7 @@ def decoded(ext: dict[str, str]) -> dict[str, str]:
 
 
 @given(st.lists(FIELDS, min_size=2, max_size=8))
-def test_headers_are_read_as_written_whatever_was_read_before(headers: list[dict[str, str]]):
+def test_headers_are_read_as_written_after_any_others(headers: list[dict[str, str]]):
     """Small alphabets and sizes make layouts collide: the same size with other keys, or other lengths."""
     for ext in headers + headers:
         assert decoded(ext) == {key: value for key, value in ext.items() if value}

@@ -150,7 +150,7 @@ def test_every_request_of_everybody_is_answered_as_the_table_says():
     assert count > 6 * len(REQUESTS)
 
 
-def test_a_code_without_a_row_is_refused_whoever_asks():
+def test_a_code_without_a_row_is_refused_for_every_sender():
     server = Server()
     for command in (Command(code=29_999), sign_for(Command(code=29_999), BROKERS, ADDRESS)):
         assert server.answers(command) == C.REQUEST_CODE_NOT_SUPPORTED

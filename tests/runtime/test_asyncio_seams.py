@@ -36,7 +36,7 @@ def test_slow_work_holds_the_loop_for_some_hundredths_of_the_time_at_most(took_u
     assert share < 0.03
 
 
-def test_what_was_waited_for_a_processor_does_not_count() -> None:
+def test_waiting_for_a_processor_does_not_count() -> None:
     brief = BriefWork()
     for number in range(1_000):
         brief.ended(number * 50_000, number * 50_000 + 20_000, 19_900)
@@ -95,7 +95,7 @@ def test_the_second_number_is_the_wait(text: str, us: int, tmp_path: Path, monke
     wait.close()
 
 
-def test_where_nothing_is_counted_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_counts_there_is_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("libramq.runtime.asyncio_seams._PATH", tmp_path / "none")
     wait = ProcessorWait()
     assert wait.waited_us() == 0

@@ -20,7 +20,7 @@ def large() -> LargeRequests:
     return LargeRequests()
 
 
-def test_those_that_fit_begin_at_once_and_the_others_in_their_order(large):
+def test_requests_that_fit_begin_at_once_and_the_others_in_order(large):
     first, second, third, fourth = (reserve(HALF) for _ in range(4))
     assert [large.take(each) for each in (first, second, third, fourth)] == [True, True, False, False]
     assert large.free(first) == [third]

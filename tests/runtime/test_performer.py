@@ -398,7 +398,7 @@ def test_a_connection_whose_large_request_waits_for_room_is_not_served(words):
 @pytest.mark.parametrize(
     "wanted", [Room(1), Callback(lambda done: None), 5], ids=["room", "callback", "number"]
 )
-def test_work_that_waits_for_what_it_cannot_have_ends_with_its_connection(words, wanted):
+def test_work_that_waits_in_vain_ends_with_its_connection(words, wanted):
     """It would keep its room forever, and its client would wait as long."""
     line, other, done = Line(), Line(), []
     words.expects_failures = True
@@ -441,7 +441,7 @@ def test_work_that_fails_as_it_is_stopped_gives_its_room_back(words):
     assert (words.failures, done) == (["work could not be stopped: a bug"], ["done"])
 
 
-def test_what_is_only_offered_is_dropped_for_a_client_that_does_not_read(words):
+def test_offers_are_dropped_for_a_client_that_does_not_read(words):
     line = Line()
     line.leaves_at_once = False
     piece = bytes(OFFERED_BEHIND_BYTES_MAX)
@@ -583,7 +583,7 @@ def test_clients_that_do_not_read_are_logged_at_a_bounded_rate(words, caplog):
     assert sum("connection dropped" in each.message for each in caplog.records) == LINES_MAX
 
 
-def test_answers_that_are_being_sent_close_no_connection_and_nobody_else_is_served_meanwhile(words):
+def test_answers_in_transit_close_no_connection_and_block_other_clients(words):
     lines = [Line() for _ in range(30)]
     answer = bytes(UNREAD_BYTES_MAX // 10)
     for line in lines:
@@ -600,7 +600,7 @@ def test_answers_that_are_being_sent_close_no_connection_and_nobody_else_is_serv
     assert [line.writes for line in lines] == [[answer]] * 30
 
 
-def test_nobody_is_served_while_closed_connections_still_have_too_much_unread(words):
+def test_no_client_is_served_while_closed_connections_have_too_much_unread(words):
     """Requests of 500 clients arrived in one round of the loop, and all were answered before
     any had ended.
     """
@@ -659,7 +659,7 @@ class Ring(msgspec.Struct, frozen=True):
     times: int
 
 
-def test_an_engine_that_serves_nobody_has_effects_of_its_own():
+def test_an_engine_without_clients_has_its_own_effects():
     """Its timers, requests and failures are those of every engine; it needs neither threads nor a port."""
     clock, timers = ManualClock(), ManualTimers()
     kernel = Kernel(clock)

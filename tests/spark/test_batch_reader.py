@@ -132,7 +132,7 @@ def test_the_second_name_server_is_used_when_the_first_is_away(broker: FakeBroke
         ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
     ],
 )
-def test_what_cannot_be_read_is_reported_before_a_task_starts(
+def test_unreadable_queues_are_reported_before_a_task_starts(
     broker: FakeBroker, given: dict[str, str], says: str
 ):
     with pytest.raises(LibraError, match=says):

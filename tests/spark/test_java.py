@@ -101,7 +101,7 @@ PRINTED = b"12:00:00 WARN Tall: story\n" + ANOTHER + b"[Stage 0:>   (0 + 2) / 2]
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_what_java_prints_is_passed_on_without_the_tracebacks_that_say_nothing(size: int):
+def test_javas_output_is_passed_on_without_useless_tracebacks(size: int):
     incubator = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
     data = incubator + UNREAD + PRINTED[:26] + UNREAD + PRINTED[26:]
     (source, java), (terminal, printed) = os.pipe(), os.pipe()

@@ -159,7 +159,7 @@ class TestTasks:
             sending.await_servers(SinkOptions.parse({"namesrv": broker.address, "topic": "New"}))
         assert caplog.text == ""
 
-    def test_what_stays_of_a_failed_batch_is_in_the_log(self, caplog: pytest.LogCaptureFixture):
+    def test_the_log_names_the_rows_left_by_a_failed_batch(self, caplog: pytest.LogCaptureFixture):
         from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter, Sent
 
         options, sent = SinkOptions.parse({"topic": "T"}), [Sent(3), None, Sent(4)]

@@ -169,7 +169,7 @@ def test_idle_polls_do_not_reach_the_broker_seventy_times_a_second(broker: FakeB
         ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
     ],
 )
-def test_what_cannot_be_read_is_reported_before_a_task_starts(
+def test_unreadable_queues_are_reported_before_a_task_starts(
     broker: FakeBroker, given: dict[str, str], says: str
 ):
     source = RocketMQSource({"subscribe": "T", "namesrv": broker.address, **given})

@@ -87,7 +87,7 @@ def caught(rule: type[Invariant], *first: int) -> None:
 
 
 @pytest.mark.parametrize("waits_for_slaves", [pytest.param(False, marks=pytest.mark.thorough), True])
-def test_what_waits_is_delivered_once(waits_for_slaves: bool) -> None:
+def test_waiting_messages_are_delivered_once(waits_for_slaves: bool) -> None:
     report = run(LONG, "end_master", "end_master", waits_for_slaves=waits_for_slaves)
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
     happened = report.happenings
@@ -137,7 +137,7 @@ def test_a_master_that_does_not_ask_its_slave_is_caught(monkeypatch: pytest.Monk
 
 
 @pytest.mark.thorough
-def test_a_slave_that_forgets_what_it_has_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slave_that_forgets_its_sent_messages_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(self: EscapingLevels, level: int, window: Window) -> None:
         if window.is_done:
             self._windows.pop(level, None)
@@ -226,13 +226,13 @@ def test_acknowledgements_that_a_slave_drops_are_caught(monkeypatch: pytest.Monk
     caught(AcknowledgedStaysDone, BUSY)
 
 
-def test_what_an_acting_slave_has_done_outlives_it() -> None:
+def test_an_acting_slaves_deliveries_outlive_it() -> None:
     report = run(1, "end_acting", every_ms=30_000, has_second_slaves=True)
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
     assert report.happenings[Happening.ACTING_ENDED]
 
 
-def test_what_was_acknowledged_at_a_slave_that_was_restarted_stays_done() -> None:
+def test_acknowledgements_at_a_restarted_slave_persist() -> None:
     """Otherwise the message would become visible again after the slave's return."""
     report = run(RESTARTED, "end_acting", every_ms=50_000, has_long_pops=True)
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)

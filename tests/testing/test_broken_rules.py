@@ -300,7 +300,7 @@ def test_commits_of_unhandled_messages_are_caught(monkeypatch: pytest.MonkeyPatc
     caught(ConsumedAtLeastOnce, scenario("kill", "kill", group=group, members=3))
 
 
-def test_offsets_beyond_what_was_read_are_caught(monkeypatch: pytest.MonkeyPatch):
+def test_offsets_beyond_the_read_position_are_caught(monkeypatch: pytest.MonkeyPatch):
     """A broadcasting member that returns reads an excessive offset from its file."""
     read = LocalOffsetStore.read
 

@@ -144,7 +144,7 @@ def test_nothing_is_left_by_members_of_kafka_groups() -> None:
     assert leaks(turnover, 12) == []
 
 
-def test_a_new_table_of_a_broker_that_keeps_what_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_brokers_new_table_that_keeps_dead_entries_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here each coordinated group remembers its former members in an otherwise unknown table."""
     remove = GroupMembership.remove
 

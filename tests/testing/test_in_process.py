@@ -57,7 +57,7 @@ def test_options_are_those_of_broker_conf():
         producer.send(Message("Orders", b"one"))
 
 
-def test_a_port_that_nobody_would_serve_is_refused():
+def test_a_port_that_would_not_be_served_is_refused():
     with pytest.raises(ConfigError, match="libra up"):
         Broker(kafka_listen_port=9092)
 

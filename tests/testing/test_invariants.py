@@ -120,7 +120,7 @@ def test_an_attempt_that_no_slave_had_copied_when_its_master_was_killed_may_come
         ),
     ],
 )
-def test_an_attempt_that_comes_again_otherwise_breaks_the_rule(
+def test_any_other_repeated_attempt_breaks_the_rule(
     monkeypatch: pytest.MonkeyPatch, attempts: list[tuple[int, str, int]]
 ):
     rule = AttemptsComeOnce(_pair())
@@ -130,7 +130,7 @@ def test_an_attempt_that_comes_again_otherwise_breaks_the_rule(
         rule.finish()
 
 
-def test_what_the_slave_had_not_copied_before_it_ended_itself_counts(monkeypatch: pytest.MonkeyPatch):
+def test_attempts_not_copied_before_the_slaves_own_end_count(monkeypatch: pytest.MonkeyPatch):
     """The slave acted first, and is gone when the master returns."""
     cluster = _pair()
     rule = AttemptsComeOnce(cluster)

@@ -64,7 +64,7 @@ def test_a_timer_that_waits_for_a_paused_process_can_still_be_cancelled() -> Non
     assert program.happened == []
 
 
-def test_what_pauses_a_process_again_while_it_continues_loses_no_event() -> None:
+def test_pausing_a_process_again_while_it_continues_loses_no_event() -> None:
     """The events after the pause wait for the next time."""
     program = Program()
     program.timers.after(1, program.process.pause)

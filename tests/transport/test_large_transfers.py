@@ -131,7 +131,7 @@ def test_the_answers_of_one_round_share_its_time(monkeypatch):
     assert len(sent) - before == 2
 
 
-def test_the_transport_gets_what_the_socket_does_not_take(ends):
+def test_the_transport_gets_the_bytes_the_socket_does_not_accept(ends):
     server, client = ends
     transport, write = FakeTransport(server), LargeWrite(DATA)
     while write.send_slice(transport):
@@ -155,7 +155,7 @@ def test_a_rest_is_copied_where_most_of_the_answer_has_left(ends):
         assert isinstance(rest, bytes) == is_copied
 
 
-def test_nothing_overtakes_what_waits(ends):
+def test_nothing_overtakes_waiting_bytes(ends):
     assert may_be_sliced(FakeTransport(ends[0]))
     assert not may_be_sliced(FakeTransport(ends[0], 1))
 
@@ -220,7 +220,7 @@ def test_answers_of_10_mib_arrive_whole_and_others_are_answered_between_their_sl
 
 
 @pytest.mark.parametrize("loop", list(LOOPS))
-def test_what_was_written_before_the_end_arrives(loop):
+def test_bytes_written_before_the_end_arrive(loop):
     async def scenario() -> None:
         echo = Echo()
         server, port = await serve(echo)
@@ -262,7 +262,7 @@ def test_a_client_that_sends_nothing_more_gets_the_whole_answer(loop):
 
 
 @pytest.mark.parametrize("loop", list(LOOPS))
-def test_a_client_that_leaves_amid_a_large_answer_disturbs_nobody(loop):
+def test_a_client_that_leaves_during_a_large_answer_disturbs_no_other(loop):
     async def scenario() -> None:
         echo = Echo()
         server, port = await serve(echo)

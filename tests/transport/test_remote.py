@@ -97,7 +97,7 @@ def test_large_replies_are_received_in_memory_that_the_next_ones_use(loop, monke
 
 
 @both
-def test_a_connection_that_ends_fails_what_waits_and_the_next_request_makes_another(loop):
+def test_an_ended_connection_fails_its_requests_and_the_next_one_reconnects(loop):
     async def scenario() -> None:
         lost: list[str] = []
         server, handler, address = await serve()

@@ -114,7 +114,7 @@ def test_a_turns_requests_are_one_write_unless_a_body_is_large():
     assert link.writes[-1] is bodies[1]
 
 
-def test_what_an_answer_has_us_request_leaves_with_the_read_that_brought_it():
+def test_requests_caused_by_an_answer_leave_with_its_read():
     """A loop reads several large replies before its next turn; meanwhile the broker would be idle."""
     world = World()
 
@@ -148,7 +148,7 @@ def test_requests_made_while_connecting_follow_each_other_in_one_write():
     assert world.bodies() == [b"1", b"3"]
 
 
-def test_a_refused_connection_fails_what_waited_for_it_and_the_next_request_connects_again():
+def test_a_refused_connection_fails_waiting_requests_and_the_next_one_reconnects():
     world = World()
     world.send()
     world.links[0].dialed.refused(ConnectFailed("nobody there"))
@@ -186,7 +186,7 @@ def test_the_shortest_deadline_counts_whichever_request_came_first():
     assert world.bodies() == [RequestTimeout, RequestTimeout]
 
 
-def test_an_answer_that_comes_late_is_for_those_who_take_it():
+def test_a_late_answer_goes_only_to_callers_that_accept_it():
     world = World()
     world.send(b"dropped", timeout_ms=200)
     for number in range(LATE_REQUESTS_MAX + 1):

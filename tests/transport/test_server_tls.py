@@ -392,7 +392,7 @@ def test_a_clients_certificate_names_it(loop: str, need: str, certificates: Cert
 
 
 @on_each_loop
-def test_unfinished_handshakes_end_the_oldest_and_hold_nobody_else(
+def test_too_many_unfinished_handshakes_end_only_the_oldest(
     loop: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(handshakes_module, "HANDSHAKES_MAX", 10)
@@ -408,7 +408,7 @@ def test_unfinished_handshakes_end_the_oldest_and_hold_nobody_else(
         await until(lambda: "the oldest of 10 unfinished handshakes" in caplog.text)
         whole = await connect(port, certificates.tls())
         assert await whole.ask() == b"hi"
-        await until(lambda: server.connection_count == 10)  # Nine parts, and the whole request.
+        await until(lambda: server.connection_count == 10)  # Nine unfinished ones, and the finished one.
         assert len(echo.peers) == 1
         for client in half[:15]:
             assert await client.is_ended()

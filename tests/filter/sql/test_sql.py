@@ -259,7 +259,7 @@ _PIECES = st.sampled_from([
 
 
 @given(st.one_of(st.text(max_size=200), st.lists(_PIECES, max_size=60).map(" ".join)))
-def test_whatever_the_text_it_is_parsed_or_refused(expression):
+def test_any_text_is_parsed_or_refused(expression):
     try:
         matches_nothing = parse_sql(expression).matches(b"")
     except ConfigError:

@@ -306,7 +306,7 @@ def test_every_api_of_everybody_is_answered_as_the_table_says(tmp_path: Path) ->
     assert keys == set(APIS)
 
 
-def test_the_secret_of_brokers_signs_nobody_in(tmp_path: Path) -> None:
+def test_the_brokers_secret_does_not_authenticate_clients(tmp_path: Path) -> None:
     """Brokers are no users: their credentials are for requests between them, in RocketMQ's protocol."""
     server = Server(tmp_path)
     peer = server.peer(None)

@@ -65,7 +65,7 @@ def result_of(futures: dict[Any, Any]) -> bool:
     return True
 
 
-def test_librdkafkas_requests_are_recorded_by_what_became_of_them(tmp_path: Path) -> None:
+def test_librdkafkas_requests_are_recorded_with_their_outcome(tmp_path: Path) -> None:
     """A user allowed to change `Topic:*` could write events about topics that never existed."""
     secured = Secured(tmp_path)
     try:
@@ -135,7 +135,7 @@ class TestRequests:
             ("deleted", "alice", "DeleteTopics", "Topic:one"),
         ]
 
-    def test_who_has_gone_meanwhile_is_recorded_all_the_same(self, peer: KafkaPeer) -> None:
+    def test_requests_of_a_disconnected_client_are_recorded(self, peer: KafkaPeer) -> None:
         """A client that disconnects at once gets no response, but its topics are created all the same."""
         wanted = [
             topics.CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1)

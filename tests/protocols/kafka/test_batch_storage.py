@@ -44,11 +44,11 @@ __all__ = ["producer", "restarts"]
 OTHERS = {
     "test_a_fetch_reads_several_partitions_within_its_limits",
     "test_the_records_of_one_request_are_bounded",
-    "test_what_may_be_larger_than_it_looks_is_decoded_by_a_thread",
+    "test_batches_that_may_expand_are_decoded_by_a_thread",
     "test_a_refused_batch_leaves_nothing_in_memory",
     "test_a_producer_that_goes_while_a_thread_decodes_is_not_answered",
-    "test_a_retry_adds_what_a_kill_amid_the_write_left_out",
-    "test_a_retry_adds_what_is_missing_behind_the_records_of_others",
+    "test_a_retry_adds_records_lost_by_a_kill_during_the_write",
+    "test_a_retry_adds_missing_records_after_those_of_others",
     "test_a_copy_of_a_message_does_not_count",
 }
 
@@ -267,7 +267,7 @@ def test_topics_that_kafkas_clients_create_are_of_the_configured_kind(tmp_path: 
     talk.close()
 
 
-def test_without_kafkas_codecs_a_reader_hears_what_is_missing(endpoint: KafkaEndpoint, monkeypatch):
+def test_without_kafkas_codecs_the_error_names_the_missing_one(endpoint: KafkaEndpoint, monkeypatch):
     import sys
 
     from libramq.batches.formats import unwrap

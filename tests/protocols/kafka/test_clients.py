@@ -118,7 +118,7 @@ def consumed(kafka: Kafka, count: int) -> list[Any]:
 
 @BOTH
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_librdkafka_consumes_what_it_produced(kafka: Kafka, compression: str):
+def test_librdkafka_consumes_its_own_records(kafka: Kafka, compression: str):
     create(kafka, "orders")
     acknowledged = produced(kafka, 100, **{"compression.type": compression})
     assert sorted(acknowledged) == [(partition, offset) for partition in (0, 1) for offset in range(50)]
@@ -180,7 +180,7 @@ def test_librdkafka_and_a_rocketmq_client_share_a_topic(kafka: Kafka):
 
 
 @BOTH
-async def test_aiokafka_consumes_what_it_produced(kafka: Kafka):
+async def test_aiokafka_consumes_its_own_records(kafka: Kafka):
     await asyncio.to_thread(create, kafka, "orders")
     producer = AIOKafkaProducer(bootstrap_servers=kafka.address, compression_type="gzip")
     await producer.start()
@@ -215,7 +215,7 @@ def test_librdkafka_goes_over_a_batch_of_rocketmqs_that_cannot_be_read(kafka: Ka
 
 
 @BOTH
-def test_kafka_python_consumes_what_it_produced(kafka: Kafka):
+def test_kafka_python_consumes_its_own_records(kafka: Kafka):
     create(kafka, "orders")
     result = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.protocols.kafka.kafka_python", kafka.address],

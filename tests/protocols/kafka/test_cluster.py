@@ -264,7 +264,7 @@ def test_queues_of_rocketmqs_topics_have_the_same_numbers_at_all_brokers(cluster
     wait_until(lambda: all(cluster.leaders("numbers", name) == wanted for name in NAMES), "the same numbers")
 
 
-def test_rocketmqs_tools_see_and_reset_what_a_kafka_group_committed(cluster: KafkaCluster):
+def test_rocketmqs_tools_see_and_reset_a_kafka_groups_offsets(cluster: KafkaCluster):
     group = cluster.group_at(A, "tools")
     cluster.create("tools", 3)
     produce(cluster, "tools", range(3), b"a", b"b")

@@ -205,7 +205,7 @@ def test_a_broker_that_does_not_answer_is_awaited_for_a_while(node: Starting):
     assert node.code(beat()) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_nobody_is_awaited_who_is_gone_or_of_an_older_release(node: Starting):
+def test_departed_brokers_and_older_releases_are_not_awaited(node: Starting):
     node.sees(B, C_)
     node.answer_handover(broker_error(C.REQUEST_CODE_NOT_SUPPORTED, "31025 is not supported"))
     node.advance(1_000)

@@ -262,7 +262,7 @@ def test_one_group_leaves_room_for_others(endpoint: KafkaEndpoint, monkeypatch: 
     assert other.answers() == []
 
 
-def test_what_a_member_says_about_itself_is_bounded(endpoint: KafkaEndpoint):
+def test_a_members_description_of_itself_is_bounded(endpoint: KafkaEndpoint):
     large = (JoinGroupProtocol(name="range", metadata=bytes(MEMBER_BYTES_MAX)),)
     assert endpoint.peer().ask(join_request(protocols=large)).error_code == ErrorCode.INVALID_REQUEST
 
@@ -294,7 +294,7 @@ def fetched(peer: KafkaPeer, partitions: tuple[int, ...] = (0,), version: int = 
 
 
 @pytest.mark.parametrize("version", range(1, 9))
-def test_what_is_committed_is_found(endpoint: KafkaEndpoint, version: int):
+def test_committed_offsets_are_found(endpoint: KafkaEndpoint, version: int):
     first, _ = pair(endpoint)
     endpoint.peer().produce(record(), record())
     assert fetched(first.peer, (0, 1), version) == [-1, -1]
@@ -387,7 +387,7 @@ def test_a_commit_beyond_the_end_survives_a_restart(endpoint: KafkaEndpoint, tmp
     talk.is_killed = True  # Its files now belong to another broker.
 
 
-def test_after_a_loss_only_what_was_committed_beyond_the_end_is_kept(endpoint: KafkaEndpoint, tmp_path: Path):
+def test_after_a_loss_only_commits_beyond_the_end_are_kept(endpoint: KafkaEndpoint, tmp_path: Path):
     """Offsets within the queue are cut back: later messages get the offsets of the lost ones."""
     admin, talk = administrator(endpoint), endpoint.talk
     for partition in (0, 1):
@@ -463,7 +463,7 @@ def test_a_commit_of_rocketmqs_clients_beyond_the_end_is_cut_and_logged_once(
     assert caplog.text.count("beyond the end") == 1
 
 
-def test_who_chooses_its_partitions_commits_under_an_id_of_its_own(endpoint: KafkaEndpoint):
+def test_a_client_with_assigned_partitions_commits_under_its_own_id(endpoint: KafkaEndpoint):
     """librdkafka's KIP-848 consumers have a member id even if they never join."""
     peer = endpoint.peer()
     peer.produce(record())
@@ -512,7 +512,7 @@ def test_rocketmqs_operators_see_a_commit_and_it_survives_a_restart(endpoint: Ka
     talk.broker.store._lock = None
 
 
-def test_nobodys_member_commits_to_a_group_without_members_only(endpoint: KafkaEndpoint):
+def test_a_non_member_commits_only_to_a_group_without_members(endpoint: KafkaEndpoint):
     endpoint.peer().produce(record())
     nobody = administrator(endpoint)
     assert nobody.commit(1) == 0

@@ -282,7 +282,7 @@ def cut(restarts: Restarts, records: int) -> None:
     assert len(stored(restarts.talk)) == records
 
 
-def test_a_retry_adds_what_a_kill_amid_the_write_left_out(restarts: Restarts):
+def test_a_retry_adds_records_lost_by_a_kill_during_the_write(restarts: Restarts):
     restarts.producer.offset(0, b"a", b"b", b"c", b"d")
     cut(restarts, 2)
     assert restarts.producer.code(4, b"e") == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -294,7 +294,7 @@ def test_a_retry_adds_what_a_kill_amid_the_write_left_out(restarts: Restarts):
     assert stored(restarts.talk) == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_a_retry_adds_what_is_missing_behind_the_records_of_others(restarts: Restarts):
+def test_a_retry_adds_missing_records_after_those_of_others(restarts: Restarts):
     restarts.producer.offset(0, b"a", b"b", b"c")
     cut(restarts, 1)
     restarts.producer.peer.produce(record(b"other"))

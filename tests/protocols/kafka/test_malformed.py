@@ -59,7 +59,7 @@ def test_a_recorded_request_is_understood(request_: dict[str, Any]):
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=name)
-def test_a_damaged_request_harms_nobody_else(endpoint: KafkaEndpoint, request_: dict[str, Any]):
+def test_a_damaged_request_affects_only_its_sender(endpoint: KafkaEndpoint, request_: dict[str, Any]):
     rng = random.Random(name(request_))
     frame = bytes.fromhex(request_["frame"])
     for _ in range(ROUNDS):

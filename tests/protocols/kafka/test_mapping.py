@@ -57,7 +57,7 @@ def test_a_record_is_read_as_it_was_sent(
     assert (back.timestamp_ms, back.offset) == (sent.timestamp_ms, 7)
 
 
-def test_what_is_plain_text_is_plain_for_rocketmqs_clients():
+def test_plain_text_stays_plain_for_rocketmqs_clients():
     found = stored(record(b"paid", b"order-7", headers=[("colour", b"blue"), ("größe", "Ü".encode())]))
     assert found.body == b"paid"
     assert found.properties["KEYS"] == "order-7"

@@ -487,7 +487,7 @@ def test_a_large_assignment_is_made_on_a_thread(endpoint: KafkaEndpoint, monkeyp
     assert (member.epoch, member.partitions) == (2, (0, 1))
 
 
-def test_members_keep_what_they_have_if_an_assignment_fails(
+def test_members_keep_their_partitions_if_an_assignment_fails(
     endpoint: KafkaEndpoint, pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)

@@ -89,7 +89,7 @@ def test_epochs_go_on_where_a_power_cut_took_the_groups_record_and_left_its_memb
         assert each.epoch > last
 
 
-def test_a_kill_amid_a_move_gives_a_partition_to_nobody_twice(restarts: Restarts):
+def test_a_kill_during_a_move_never_assigns_a_partition_twice(restarts: Restarts):
     first = Member(restarts.endpoint, "a")
     restarts.talk.advance(INITIAL_DELAY_MS)
     first.heard()

@@ -222,7 +222,7 @@ def test_a_member_that_is_heard_over_a_new_connection_keeps_its_place(endpoint: 
 
 
 @pytest.mark.parametrize("client_id", ["other", "test"])
-def test_another_client_from_another_host_saves_nobody(endpoint: KafkaEndpoint, client_id: str):
+def test_a_client_from_another_host_keeps_no_member_alive(endpoint: KafkaEndpoint, client_id: str):
     _, second = pair(endpoint)
     second.peer.end()
     stranger = endpoint.peer("127.0.0.1:1" if client_id == "other" else "127.0.0.2:1")
@@ -275,7 +275,7 @@ class _Purgatory:
         """Keep nothing."""
 
 
-def test_what_was_answered_too_late_harms_nobody(endpoint: KafkaEndpoint):
+def test_a_late_answer_affects_no_other_member(endpoint: KafkaEndpoint):
     """The held heartbeat belongs to a member that has since left over another connection."""
     first, second = pair(endpoint)
     second.hold_beat()

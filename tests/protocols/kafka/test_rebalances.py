@@ -161,7 +161,7 @@ def test_a_cooperative_member_of_librdkafka_is_told_its_share_at_once(
     assert [each.error_code for each in other.peer.answers()] == [0]
 
 
-def test_queues_that_nobody_is_assigned_are_unowned_after_a_while(
+def test_unassigned_queues_are_unowned_after_a_while(
     alone: Reader, endpoint: KafkaEndpoint, talk: Conversation
 ):
     alone.rejoin()

@@ -53,7 +53,7 @@ def values(peer: KafkaPeer, offset: int = 0) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("version", range(3, 10))
-def test_what_is_produced_is_fetched(endpoint: KafkaEndpoint, version: int):
+def test_produced_records_are_fetched(endpoint: KafkaEndpoint, version: int):
     peer = endpoint.peer()
     sent = [
         record(b"a", b"k", headers=[("h", b"1")]),
@@ -237,7 +237,7 @@ def test_a_fetch_of_many_partitions_is_read_in_steps(endpoint: KafkaEndpoint):
     assert counts == [0] * READS_AT_ONCE_MAX + [1]
 
 
-def test_a_fetch_of_many_partitions_finds_what_arrives_while_it_waits(endpoint: KafkaEndpoint):
+def test_a_waiting_fetch_of_many_partitions_finds_new_records(endpoint: KafkaEndpoint):
     endpoint.talk.create_topic("Many", queues=READS_AT_ONCE_MAX + 1)
     consumer, producer = endpoint.peer("127.0.0.1:60001"), endpoint.peer()
     consumer.tell(many_partitions(max_wait_ms=5_000))
@@ -366,7 +366,7 @@ def test_large_requests_and_answers_are_worked_on_by_a_thread(endpoint: KafkaEnd
 
 
 @pytest.mark.parametrize("count", [1, 1_000])
-def test_what_may_be_larger_than_it_looks_is_decoded_by_a_thread(endpoint: KafkaEndpoint, count: int):
+def test_batches_that_may_expand_are_decoded_by_a_thread(endpoint: KafkaEndpoint, count: int):
     """A compressed batch of some kilobytes, or many small records, blocked the broker's loop for 0.4 s."""
     peer = endpoint.peer()
     data = bytearray(batch(*(record(b"") for _ in range(count))))
@@ -503,7 +503,7 @@ def test_records_of_clocks_that_are_ahead_or_behind_are_found(endpoint: KafkaEnd
         assert listed(peer, now_ms + 3_599_001) == (0, -1, -1)
 
 
-def test_times_of_a_deleted_topic_are_not_those_of_its_successor(endpoint: KafkaEndpoint):
+def test_times_of_a_deleted_topic_do_not_apply_to_its_successor(endpoint: KafkaEndpoint):
     first_ms, peer = imported(endpoint, 2_500), endpoint.peer()
     assert listed(peer, first_ms + 25_000) == (0, -1, -1)
     queue_type = endpoint.talk.broker.topics.require("T").attributes

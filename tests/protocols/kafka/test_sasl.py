@@ -234,7 +234,7 @@ def test_who_cannot_prove_a_name_is_refused(secured: Secured, wrong: dict[str, s
     assert error.code() == KafkaError._AUTHENTICATION
 
 
-def test_who_does_not_sign_in_is_not_served(secured: Secured):
+def test_unauthenticated_clients_are_not_served(secured: Secured):
     admin = AdminClient({"bootstrap.servers": secured.address})
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=3)
@@ -284,7 +284,7 @@ def test_a_password_that_scram_does_not_allow_keeps_the_other_one_valid(secured:
     assert error.code() == KafkaError._AUTHENTICATION
 
 
-def test_clients_that_never_sign_in_end_none_that_have(tmp_path: Path):
+def test_unauthenticated_clients_never_displace_authenticated_ones(tmp_path: Path):
     """One host took all connections of a broker. RocketMQ clients sign each request, and are kept as well."""
     secured = Secured(tmp_path, max_unauthenticated_connections=10)
     strangers: list[socket.socket] = []
@@ -321,7 +321,7 @@ def test_clients_that_never_sign_in_end_none_that_have(tmp_path: Path):
         secured.stop()
 
 
-def test_a_dry_run_serves_who_does_not_sign_in(tmp_path: Path):
+def test_a_dry_run_serves_unauthenticated_clients(tmp_path: Path):
     secured = Secured(tmp_path, authorization_dry_run=True)
     try:
         plain = {"bootstrap.servers": secured.address}
@@ -348,7 +348,7 @@ def test_plain_is_there_where_all_is_encrypted(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["", "alice", "admin"])
-def test_who_signs_in_acts_as_nobody_else(tmp_path: Path, name: str):
+def test_a_user_cannot_act_as_another(tmp_path: Path, name: str):
     """RFC 4616 lets a client name the user to act as; for SCRAM, scramp refuses such a request."""
     certificates = Certificates(tmp_path / "certificates")
     tls = certificates.options(server_mode="enforcing")
@@ -393,7 +393,7 @@ class TestPolicies:
             peer.tell(beat, 1)
             assert [answer.error_code for answer in peer.answers() if answer.error_code] == codes
 
-    def test_a_group_is_not_described_to_who_may_not_look_its_topics_up(self, peer: KafkaPeer):
+    def test_describing_a_group_requires_permission_on_its_topics(self, peer: KafkaPeer):
         talk, users = peer.talk, peer.talk.broker.tables.users
         users.create(UserInfo(username="bob", password="bob-secret"))
         entry = PolicyEntryInfo(resource="Group:g", actions=["Sub"], decision="Allow")
@@ -415,7 +415,7 @@ class TestPolicies:
         (refused,) = peer.ask(ConsumerGroupDescribeRequest(group_ids=("g",)), 1).groups
         assert (refused.error_code, refused.members) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ())
 
-    def test_looking_for_a_topic_creates_it_for_those_who_may_send(self, peer: KafkaPeer):
+    def test_looking_up_a_topic_creates_it_with_permission_to_send(self, peer: KafkaPeer):
         for name, code in (("seen", ErrorCode.TOPIC_AUTHORIZATION_FAILED), ("mine", 0)):
             asked = MetadataRequest(topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=True)
             (answer,) = peer.ask(asked, 9).topics
@@ -423,7 +423,7 @@ class TestPolicies:
         assert "seen" not in peer.talk.broker.tables.topics
         assert "mine" in peer.talk.broker.tables.topics
 
-    def test_who_may_not_use_a_topic_does_not_learn_whether_it_exists(self, peer: KafkaPeer):
+    def test_without_permission_a_topics_existence_stays_hidden(self, peer: KafkaPeer):
         peer.talk.create_topic("hidden", queues=1)
         denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         for name, partition in (("hidden", 0), ("hidden", 7), ("absent", 0)):
@@ -488,7 +488,7 @@ class TestRequests:
         assert not peer.is_open
         assert "has not signed in" in (peer.close_reason or "")
 
-    def test_a_request_of_who_has_not_signed_in_is_not_even_decoded(self, kafka: KafkaEndpoint):
+    def test_unauthenticated_requests_are_not_even_decoded(self, kafka: KafkaEndpoint):
         peer = kafka.peer()
         peer.give(peer.frame(MetadataRequest(topics=None), 1) + b"nonsense" * 100)
         assert "has not signed in" in (peer.close_reason or "")
@@ -621,7 +621,7 @@ class TestRequests:
         assert refused(kafka, peer) == [ErrorCode.SASL_AUTHENTICATION_FAILED]
 
     @pytest.mark.parametrize("message", [b"\xff", b"", b"n,,", b"y,,n=alice,r=x", b"n,,n=alice", b"p" * 500])
-    def test_what_is_no_message_of_scram(self, kafka: KafkaEndpoint, message: bytes):
+    def test_invalid_scram_messages_are_refused(self, kafka: KafkaEndpoint, message: bytes):
         peer = kafka.peer()
         peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
         peer.tell(SaslAuthenticateRequest(auth_bytes=message), 2)

@@ -92,7 +92,7 @@ def test_a_record_that_has_to_be_looked_at_is_stored_alike(large_talk, peer, odd
     assert one == other
 
 
-def test_what_no_file_can_hold_is_stored_message_by_message(talk, endpoint):
+def test_runs_larger_than_a_file_are_stored_message_by_message(talk, endpoint):
     """A run is stored whole or not at all; a batch that needs two files may be stored in part."""
     appended = Appended(talk)
     sent = [record(b"v" * 100_000, b"k") for _ in range(12)]

@@ -66,7 +66,7 @@ def test_a_topic_gets_more_partitions(endpoint: KafkaEndpoint, version: int):
     assert peer.produce(record(), partition=4).error_code == 0
 
 
-def test_what_no_topic_can_become_is_refused(endpoint: KafkaEndpoint):
+def test_impossible_topic_changes_are_refused(endpoint: KafkaEndpoint):
     peer = endpoint.peer()
     for count in (2, 1, 0, -1, QUEUES_MAX + 1):
         assert grow(peer, count) == ErrorCode.INVALID_PARTITIONS

@@ -97,7 +97,7 @@ def test_a_pattern_and_names_are_both_read(endpoint: KafkaEndpoint):
     assert member.topics == {"T", "other"}
 
 
-def test_topics_that_are_made_and_deleted_change_what_fits(endpoint: KafkaEndpoint, member: Member):
+def test_creating_and_deleting_topics_changes_the_matches(endpoint: KafkaEndpoint, member: Member):
     endpoint.talk.create_topic("orders-new", queues=1)
     member.beat()
     endpoint.talk.advance(TOPICS_LOOK_MS)
@@ -185,7 +185,7 @@ def test_a_pattern_that_is_used_again_is_looked_after_again(endpoint: KafkaEndpo
     assert again.topics == {"orders-eu", "orders-us", "orders-new"}
 
 
-def test_system_topics_and_those_that_are_denied_do_not_fit(tmp_path: Path):
+def test_system_topics_and_denied_topics_do_not_match(tmp_path: Path):
     guard = Guard({"Topic:orders-eu"})
     talk = Conversation(tmp_path, authorizer=guard)
     for name in TOPICS:

@@ -63,7 +63,7 @@ def raw(api_key: int, version: int, body: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_lists_what_is_served(endpoint: KafkaEndpoint, version: int):
+def test_api_versions_lists_the_served_apis(endpoint: KafkaEndpoint, version: int):
     response = endpoint.peer().ask(ApiVersionsRequest(), version)
     listed = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
     assert response.error_code == 0
@@ -88,7 +88,7 @@ def test_a_too_new_api_versions_is_answered_in_version_0(endpoint: KafkaEndpoint
     "frame",
     [raw(0, 2), raw(1, 13), raw(3, 14), raw(3, -1), raw(18, -1), raw(24, 0), raw(999, 0), raw(-1, 0)],
 )
-def test_what_is_not_served_ends_the_connection(endpoint: KafkaEndpoint, frame: bytes):
+def test_an_unserved_request_ends_the_connection(endpoint: KafkaEndpoint, frame: bytes):
     peer = endpoint.peer()
     peer.give(frame, raw(API_VERSIONS, 0))
     assert peer.frames == []
@@ -120,7 +120,7 @@ def test_answers_leave_in_the_order_of_requests(endpoint: KafkaEndpoint):
     assert (type(first).__name__, type(second).__name__) == ("FetchResponse", "ApiVersionsResponse")
 
 
-def test_what_waits_for_a_connection_goes_with_it(endpoint: KafkaEndpoint):
+def test_waiting_requests_end_with_their_connection(endpoint: KafkaEndpoint):
     peer = endpoint.peer()
     peer.tell(peer.fetch_request(max_wait_ms=1_000))
     peer.tell(ApiVersionsRequest())
@@ -160,7 +160,7 @@ def test_requests_that_wait_take_a_bounded_memory(endpoint: KafkaEndpoint):
     assert endpoint.talk.broker.purgatory.statistics().cost_bytes == 0
 
 
-def test_metadata_hides_what_is_not_for_clients(endpoint: KafkaEndpoint):
+def test_metadata_hides_internal_topics(endpoint: KafkaEndpoint):
     endpoint.talk.create_topic("%RETRY%G", queues=1)
     response = endpoint.peer().ask(MetadataRequest())
     assert "T" in {topic.name for topic in response.topics}

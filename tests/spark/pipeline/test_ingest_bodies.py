@@ -34,7 +34,7 @@ def send(up: LibraUp, topic: str, bodies: list[bytes]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", FORMATS)
-def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
+def test_json_becomes_columns_and_rejects_are_kept_with_the_reason(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
 ):
     keys: dict[str, Any] = {"format": kind, "body": "json", "event_time": "at"}
