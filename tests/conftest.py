@@ -171,9 +171,7 @@ def _logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _files_of_killed_brokers() -> Iterator[None]:
-    """Close the files that a test's stores and brokers have left open: after a kill nothing
-    else closes them.
-    """
+    """Close the files that a test's stores and brokers left open: after a kill nothing else does."""
     count = len(OPENED)  # Those with a wider scope were created earlier.
     yield
     for files in OPENED[count:]:

@@ -37,9 +37,7 @@ class ManualClock:
 
 
 class OwnFiles(LocalFileSystem):
-    """The machine's files; files that a test leaves open, as a killed broker does, are closed when the test
-    ends.
-    """
+    """The machine's files; the end of the test closes files left open, as by a killed broker."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()

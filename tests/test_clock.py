@@ -61,9 +61,7 @@ def errors_of(directory: Path, statements: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_the_type_checker_refuses_one_clock_for_the_other(tmp_path):
-    """Mixing clocks, subtracting two wall times, or making up a time is refused; other
-    programs are accepted.
-    """
+    """Mixing clocks, subtracting two wall times, or making up a time is refused; the rest is accepted."""
     assert errors_of(tmp_path, (*RIGHT, *WRONG)) == WRONG
 
 

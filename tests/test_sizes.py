@@ -101,9 +101,7 @@ def test_a_module_sees_each_class_name_once():
 
 
 def test_no_module_is_a_fragment_of_its_only_user():
-    """The script fails on a small module with one importer and no stated reason, and prints
-    growth by area.
-    """
+    """The script fails on a small module with one importer and no stated reason; it prints growth by area."""
     script = ROOT.parent / "scripts" / "size"
     result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     print(result.stdout)

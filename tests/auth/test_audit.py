@@ -100,9 +100,7 @@ def test_a_flood_that_lasts_writes_little_until_it_is_over():
 
 
 def test_a_flood_from_one_address_hides_nothing_that_others_are_refused():
-    """All addresses shared one limit: a client that sent many names first kept all others
-    out of the audit.
-    """
+    """All addresses shared one limit: a client that sent many names first kept others out of the audit."""
     audited = Audited()
     for number in range(60):
         for user in range(2_000):

@@ -1,6 +1,4 @@
-"""Policy decisions: the most specific matching entry counts, from the Custom policy before
-the Default one.
-"""
+"""Policy decisions: the most specific matching entry counts, those of the Custom policy first."""
 
 import pytest
 

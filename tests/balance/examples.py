@@ -14,7 +14,7 @@ def queues(topic, count, broker="b"):
 
 
 def group(topics, subscriptions, owned=None, lag=None, capacities=None, epochs=None):
-    """Return a group. `topics` has queue counts; `subscriptions` topics by member; `owned`
+    """Return a group. `topics` has queue counts, `subscriptions` topics by member, `owned`
     queues by member.
     """
     return Group.of(

@@ -1,6 +1,4 @@
-"""Tests of AVG and AVG_BY_CIRCLE against upstream's arithmetic, and of properties common to
-all strategies.
-"""
+"""Tests of AVG and AVG_BY_CIRCLE against upstream's arithmetic, and of properties of all strategies."""
 
 import pytest
 

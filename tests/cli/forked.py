@@ -104,9 +104,7 @@ def _become(order: str) -> NoReturn:
     code = 1
 
     def leave() -> None:
-        """End before the interpreter frees its modules; threads have ended by then, as atexit runs after
-        them.
-        """
+        """End before the interpreter frees its modules; atexit runs after threads have ended."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -66,9 +66,7 @@ class Puller:
         return answer["answer"]
 
     def bodies(self, topic: str, count: int) -> list[str]:
-        """Return all messages of a light queue, once there are this many: Apache's broker
-        dispatches later.
-        """
+        """Return a light queue's messages, once there are this many: Apache's broker dispatches later."""
         self._cluster.wait_until(
             lambda: self.ask("max", topic) >= count, f"{count} messages in {topic}", within_s=PATIENCE_S
         )

@@ -140,8 +140,8 @@ def test_apaches_broker_registers_again_right_after_a_kill(ours: str, tmp_path: 
 
 
 def test_apaches_broker_proves_who_it_is_to_our_name_server(tmp_path: Path) -> None:
-    """It signs with the cluster's secret; a broker with another secret is refused, and cannot remove the
-    first.
+    """It signs with the cluster's secret; a broker with another secret is refused, and
+    cannot end the first.
     """
     option = "innerClientAuthenticationCredentials"
     right, wrong = (json.dumps({"accessKey": "brokers", "secretKey": secret}) for secret in ("ours", "other"))

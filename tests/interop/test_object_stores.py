@@ -134,9 +134,7 @@ def rows(store: SeaweedFS, kind: str) -> polars.DataFrame:
 def test_every_message_is_once_in_each_table_after_kills_before_and_after_a_commit(
     store: SeaweedFS, up: LibraUp, tmp_path: Path
 ):
-    """The first driver is killed before its second commit, the next one before it receives the commit's
-    response.
-    """
+    """The first driver is killed before its second commit, the next before it receives the response."""
     with Gate(store.s3_port) as s3, Gate(store.catalog_port) as catalog:
         given = configs(up, s3.url, store.catalog(catalog.url))
         for answers in (False, True):

@@ -61,9 +61,7 @@ class Servers:
     def __init__(
         self, home: Path, mode: str, *, own: Path | None = None, more: Mapping[str, object] | None = None
     ) -> None:
-        """Start the servers. `own` is the certificate of the test's own connections, `more`
-        further options.
-        """
+        """Start the servers. `own` is the certificate of the test's own connections; `more` adds options."""
         self.home = home
         self.mode = mode
         self.certificates = Certificates(home / "tls")

@@ -154,9 +154,7 @@ def test_mqadmin_manages_users_and_policies(secured: Secured) -> None:
 
 
 def test_two_passwords_beside_tools_that_know_of_one(secured: Secured) -> None:
-    """Both sign, at the slave too; Apache's tool shows the user, and a password that it sets
-    replaces both.
-    """
+    """Both sign, at the slave too; Apache's tool shows the user, and setting a password replaces both."""
     topic = secured.topic("rotated")
     secured.user("rita", "rita-first", (f"Topic:{topic}", "Pub"))
     access = secured.home / "root.properties"

@@ -91,9 +91,7 @@ def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.Log
 
 
 def test_something_found_to_be_overdue_is_no_stall():
-    """A service that is behind, for example after a restart, sets its deadline to the time
-    something was due.
-    """
+    """A service that is behind, for example after a restart, sets its deadline to a time in the past."""
     clock = ManualClock()
     kernel = Kernel(clock)
     stood: list[int] = []

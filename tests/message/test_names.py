@@ -31,9 +31,7 @@ def test_a_group_pops_a_topic_from_its_retry_topics_of_either_version():
 
 
 def test_a_retry_topic_of_pop_is_no_groups():
-    """%RETRY%G_T holds messages that group G popped from topic T; G_U is a separate group, as topic U does
-    not exist.
-    """
+    """%RETRY%G_T has messages that group G popped from topic T; G_U is a group itself, without a topic U."""
     topics = {"T", "%RETRY%G", "%RETRY%G_T", "%RETRY%G_U", "%RETRY%G+T"}
     assert names.groups_of(topics) == ["G", "G_U"]
     assert names.groups_of(topics, ["G"]) == ["G"], "topic U is gone; the messages G popped from it remain"

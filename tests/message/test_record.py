@@ -431,9 +431,7 @@ def test_a_record_that_is_cut_off_or_elsewhere_is_damaged():
 @pytest.mark.parametrize("forms", [*([form, {}, form] for form in FORMS), ALIKE, MANY])
 @given(place=st.integers(0, 8_000), value=st.integers(0, 255))
 def test_a_changed_byte_is_judged_as_for_a_single_record(forms, place, value):
-    """The fast paths, for similar records or those of the common form, and the slow path find the same
-    damage.
-    """
+    """The fast paths, for similar records or the common form, and the slow path find the same damage."""
     data, places = log_of(forms)
     changed = bytearray(data)
     changed[place % len(data)] = value

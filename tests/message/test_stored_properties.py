@@ -88,8 +88,8 @@ ODD = ["", "0a", "-", "\x02", "TIMER_DELAY_MS\x015\x02", "TRAN_MSG\x01true\x02",
     st.sampled_from(["\x02WAIT\x01true\x02", "\x02", "", "\x02TAGS\x01A\x02", "\x02KEYS\x01TIMER_D\x02"]),
 )
 def test_properties_of_many_messages_are_completed_as_those_of_each(odd, places, count, before, behind):
-    """Only a few texts may differ, in any byte: details that `added_to_plain` checks must stop the others as
-    well.
+    """Few texts may differ, in any byte: details that `added_to_plain` checks must stop the
+    others as well.
     """
     own = BrokerProperties(cluster="C", region="R", trace_on=True)
     texts = [f"{before}{ID % number}{behind}" for number in range(count)]

@@ -133,9 +133,7 @@ def test_a_deleted_topic_returns_with_the_next_registration():
 
 
 def test_a_topic_that_a_whole_table_lacks_is_gone_at_that_broker():
-    """Kafka's DeleteTopics does not contact name servers. Apache's brokers register single topics: theirs
-    stay.
-    """
+    """Kafka's DeleteTopics contacts no name server. Apache's brokers register single topics: theirs stay."""
     routes, _ = two_brokers()
     whole = msgspec.structs.replace(header(), lb_whole=True)
     register(routes, whole, table("U", counter=1), owner=OWNER, zone=None, now_ms=0)

@@ -97,9 +97,7 @@ def test_byte_by_byte_a_command_is_complete_with_its_last_byte(command):
 
 @given(COMMANDS, st.data())
 def test_a_truncated_frame_is_never_read_past_its_end(command, data):
-    """With the length corrected to the remaining bytes, the header's length is wrong or the
-    body is shorter.
-    """
+    """With the length corrected to the remaining bytes, the header's length is wrong or the body shorter."""
     whole = encode_frame(command)
     end = data.draw(st.integers(8, len(whole) - 1))
     cut = (end - 4).to_bytes(4) + whole[4:end]

@@ -1,6 +1,4 @@
-"""Frames written by Apache's programs are read with their meaning, and written back as those
-programs would.
-"""
+"""Frames written by Apache's programs are read with their meaning, and written back the same way."""
 
 import json
 

@@ -37,9 +37,7 @@ BROKERS = Credentials("brokers", "theirs")
 
 
 class Server:
-    """An endpoint with access control that serves every code of the table; `served` lists the served
-    requests.
-    """
+    """An endpoint with access control that serves every code; `served` lists the served requests."""
 
     def __init__(self) -> None:
         self.served: list[int] = []

@@ -1,6 +1,4 @@
-"""Processors use the header and body types of their request's row in the table: type checkers cannot verify
-it.
-"""
+"""Processors use the header and body types of their row in the table: type checkers cannot verify it."""
 
 import ast
 import importlib

@@ -183,9 +183,7 @@ def test_large_answers_leave_one_by_one(words):
 
 
 def test_what_follows_from_brief_work_is_settled_even_if_its_result_cannot_be_processed(words):
-    """Part of the result may have been processed: a flush has shown readers new messages when a response
-    fails.
-    """
+    """Part of it may have been processed: a flush has shown readers new messages when a response fails."""
     words.threads.does_brief_work = words.expects_failures = True
 
     def done(_: object) -> None:
@@ -601,9 +599,7 @@ def test_answers_in_transit_close_no_connection_and_block_other_clients(words):
 
 
 def test_no_client_is_served_while_closed_connections_have_too_much_unread(words):
-    """Requests of 500 clients arrived in one round of the loop, and all were answered before
-    any had ended.
-    """
+    """Requests of 500 clients arrived in one round of the loop; all were answered before any had ended."""
     lines = [Line() for _ in range(100)]
     answer = bytes(UNREAD_BYTES_MAX // 10)
     for line in lines:

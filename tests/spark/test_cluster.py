@@ -105,9 +105,7 @@ def environment_archive(run: Callable[..., str], tmp_path: Path) -> None:
 
 
 def test_pipelines_run_from_an_archive(up: LibraUp, orders: str, tmp_path: Path, run: Callable[..., str]):
-    """`libra pipeline run --master` sends its own code, which this archive lacks; the
-    archive has the rest.
-    """
+    """`libra pipeline run --master` sends its own code, which this archive lacks; the rest comes with it."""
     packages(tmp_path / "environment", own=())
     run(page.line("An archive of packages", "tar czf"))
     (tmp_path / "ingest.toml").write_text(f"topics = ['{orders}']\ntable = 'orders'")

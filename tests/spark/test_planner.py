@@ -1,6 +1,4 @@
-"""Tests of the planner, which caches repeated requests from Spark and queries brokers as
-little as possible.
-"""
+"""Tests of the planner, which caches repeated requests from Spark and rarely queries brokers."""
 
 import logging
 import pickle
@@ -202,9 +200,7 @@ def test_missing_topic_stops_a_new_query(brokers: Brokers, time: Time):
 
 
 def test_a_shortened_queue_fails_or_continues_from_its_end(brokers: Brokers, time: Time):
-    """Its topic was recreated, or its broker lost its end: new messages get offsets that were already
-    read.
-    """
+    """Its topic was recreated, or its broker lost its end: new messages reuse offsets already read."""
     with pytest.raises(
         QueuesGone, match=r"queue T:a:0 ends at 10 and was read up to 99.*failOnDataLoss=false"
     ):

@@ -1,6 +1,4 @@
-"""Tests of `option("store", DIR)` in a real Spark session: a store directory as a table, without its
-broker.
-"""
+"""Tests of `option("store", DIR)` in a real Spark session: a store as a table, without its broker."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Tests of the stream reader, called in the order in which Spark calls it. Most cover traps
-of its contract.
-"""
+"""Tests of the stream reader, called in the order in which Spark calls it. Most cover contract traps."""
 
 import contextlib
 import json

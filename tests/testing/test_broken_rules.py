@@ -445,9 +445,7 @@ def test_answers_before_a_slave_has_the_message_are_caught(monkeypatch: pytest.M
 
 
 def test_slaves_that_are_ahead_of_the_masters_disk_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """Members read messages at the slave that the master loses in a power cut, and skip
-    their replacements.
-    """
+    """Members read messages at the slave that the master loses in a power cut, and skip replacements."""
     monkeypatch.setattr(HAService, "_end", property(lambda self: self._store.end))
     # A member may read both messages of an offset: the same fault, which some seeds show first.
     monkeypatch.setattr(OneMessageAnOffset, "delivered", lambda *_: None)

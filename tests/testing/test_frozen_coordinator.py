@@ -1,6 +1,4 @@
-"""A frozen coordinator in the simulator, without notice to anyone: its group reads on at the
-other brokers.
-"""
+"""A frozen coordinator in the simulator, unannounced: its group reads on at the other brokers."""
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery

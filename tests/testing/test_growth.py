@@ -1,6 +1,4 @@
-"""The growth of tables: a table that keeps dead entries is noticed wherever it is, and no
-such table exists.
-"""
+"""The growth of tables: a table that keeps dead entries is noticed wherever it is; none exists."""
 
 import functools
 import types

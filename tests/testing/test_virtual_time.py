@@ -52,9 +52,7 @@ def test_a_delay_ends_at_its_time_and_not_before(seed: int):
 
 
 def test_time_passes_while_a_process_computes():
-    """A clock that stands still during a turn would hide that a round may be older than the
-    data it examines.
-    """
+    """A clock that stands still in a turn would hide that a round may be older than the data it examines."""
     clock = NodeClock(time := VirtualTime(), random.Random(1))
     began_ms = clock.monotonic_ms()
     readings = [clock.monotonic_ms() - began_ms for _ in range(1_000)]

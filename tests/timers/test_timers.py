@@ -46,9 +46,7 @@ def test_messages_that_cannot_be_read_do_not_stop_the_timers(tmp_path: Path):
 
 
 def test_damage_while_messages_are_collected_again_makes_nothing_delivered():
-    """Only messages known to be delivered before still count as delivered; the others were
-    not in the wheel.
-    """
+    """Only messages known to be delivered earlier count as delivered; the others were not in the wheel."""
     before = Again(until=10, from_ms=1_000)
     assert before.renewed(4, 5_000) == Again(10, 1_000)
     assert before.renewed(4, 500) == Again(10, 500)

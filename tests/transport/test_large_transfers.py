@@ -1,6 +1,4 @@
-"""Large responses leave in slices and large frames are read in turns, so that others are
-served in between.
-"""
+"""Large responses leave in slices and large frames are read in turns, with others served in between."""
 
 import asyncio
 import itertools
@@ -101,9 +99,7 @@ def slices_sent(monkeypatch, slice_us: int) -> list[int]:
 
 @pytest.mark.parametrize(("slice_us", "at_once"), [(100, 4), (AT_ONCE_US // 2, 2), (AT_ONCE_US, 1)])
 def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(monkeypatch, slice_us, at_once):
-    """A consumer's 1 MiB responses left in separate rounds, with the next requests read in between: it
-    waited.
-    """
+    """A consumer's 1 MiB responses left in separate rounds, with requests read in between: it waited."""
     sent = slices_sent(monkeypatch, slice_us)
     large = LargeWrite(DATA[: 4 * SLICE_BYTES])
     with socket.socket() as end:
@@ -113,9 +109,7 @@ def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(mo
 
 
 def test_the_answers_of_one_round_share_its_time(monkeypatch):
-    """The 600 KB responses of twenty consumers, each with its own time budget, delayed all
-    others by 15 ms.
-    """
+    """The 600 KB responses of twenty consumers, each with its own time limit, delayed others by 15 ms."""
     sent = slices_sent(monkeypatch, AT_ONCE_US // 2)
     rounds: list[Any] = []
     writes = LargeWrites(rounds.append)

@@ -68,8 +68,8 @@ class Client:
 
     @classmethod
     async def connect(cls, port: int, *, receive_bytes: int = 0) -> "Client":
-        """Connect. `receive_bytes` limits what the system buffers without a reader; with 0 it chooses, some
-        30 MB.
+        """Connect. `receive_bytes` limits what the system buffers without a reader; 0: its choice, some 30
+        MB.
         """
         raw = socket.socket()
         if receive_bytes:
@@ -460,9 +460,7 @@ def test_one_address_does_not_take_all_connections_of_several_servers(loop, capl
 
 
 def test_the_oldest_that_is_not_authenticated_makes_room(loop):
-    """The address with the most such connections loses one: an honest client elsewhere keeps
-    its connection.
-    """
+    """The address with the most such connections loses one: an honest client elsewhere keeps its own."""
 
     async def scenario() -> None:
         echo = Echo()
@@ -613,9 +611,7 @@ def test_a_frame_that_the_server_does_not_read_is_not_late(loop, monkeypatch):
 
 
 def test_a_client_that_reads_nothing_is_ended_and_one_that_reads_slowly_is_not(loop):
-    """The client may keep sending, and leave less unread than the amount at which the server
-    stops reading.
-    """
+    """The client may keep sending, and leave less unread than the amount that stops the server's reads."""
 
     async def scenario() -> None:
         clock = ManualClock()

@@ -117,9 +117,7 @@ def test_the_frames_of_a_connection_that_ends_make_room(loop):
 
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_clients_that_do_not_read_their_answers_do_not_keep_the_room(loop, monkeypatch):
-    """Frames behind their own client's unread responses could wait forever, so the worst connection is
-    closed.
-    """
+    """Frames behind a client's unread responses could wait forever, so the worst connection is closed."""
     monkeypatch.setattr(server_module, "STUCK_MS", 10)
 
     async def scenario() -> None:

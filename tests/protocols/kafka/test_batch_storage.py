@@ -186,9 +186,7 @@ def test_a_batch_that_cannot_be_unpacked_is_passed_over_by_clients_of_rocketmq(e
 def test_a_batch_of_rocketmqs_with_another_number_than_it_announces_is_passed_over(
     endpoint: KafkaEndpoint, announced: int
 ):
-    """If a batch has fewer messages than offsets, a fetch of the remaining offsets would
-    return it forever.
-    """
+    """If a batch has fewer messages than offsets, a fetch of the other offsets would return it forever."""
     inner = encode_batch([BatchItem(0, b"a", b""), BatchItem(0, b"b", b"")])
     store = endpoint.talk.broker.store
     stored = StoreMessage(

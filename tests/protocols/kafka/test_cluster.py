@@ -139,9 +139,7 @@ def test_a_group_reads_and_commits_at_every_broker(cluster: KafkaCluster, coordi
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_coordinator_is_killed_and_its_members_go_on(cluster: KafkaCluster, protocol: str):
-    """Members look for the successor, which knows them: nothing is revoked or assigned, and
-    commits continue.
-    """
+    """Members find the successor, which knows them: nothing is revoked or assigned, and commits continue."""
     changes: list[str] = []
     topic = f"kills-{protocol}"
     group = cluster.group_at(B, topic)
@@ -299,9 +297,7 @@ def test_name_servers_list_no_topic_that_kafkas_tools_have_deleted(cluster: Kafk
 
 
 def test_a_kafka_group_with_members_is_reset_at_no_broker(cluster: KafkaCluster):
-    """Only the coordinator knows the members; the other brokers reset their queues, and the
-    command failed.
-    """
+    """Only the coordinator knows the members; other brokers reset their queues, and the command failed."""
     group, other = cluster.group_at(B, "live"), cluster.group_at(B, "other")
     cluster.create("live", 3)
     produce(cluster, "live", range(3), b"a", b"b")

@@ -240,9 +240,7 @@ def test_rocketmq_members_are_kept_out_of_a_group_with_kafka_members(endpoint: K
 
 
 def test_rocketmqs_clients_do_not_begin_a_group_with_kafka_members(endpoint: KafkaEndpoint):
-    """Otherwise Kafka's members would continue at the end offsets, committed for a client refused a moment
-    later.
-    """
+    """Otherwise Kafka's members would resume at ends committed for a client refused a moment later."""
     talk, peer = endpoint.talk, endpoint.peer()
     talk.send(FakePeer())
     header = GroupBeginHeader(consumer_group="G", topic="T", lb_begins=True)

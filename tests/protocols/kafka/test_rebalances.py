@@ -102,9 +102,7 @@ def test_the_first_member_takes_all_queues(alone: Reader, talk: Conversation):
 def test_a_rebalance_has_its_cause_its_duration_its_moves_and_its_pauses(
     alone: Reader, endpoint: KafkaEndpoint, talk: Conversation
 ):
-    """The first member stops reading when it joins, 70 ms after the second one joined and 30 ms before
-    assignment.
-    """
+    """The first member stops with its join, 70 ms after the second one joined and 30 ms before assignment."""
     other = Reader(endpoint)
     talk.advance(70)
     alone.rejoin()

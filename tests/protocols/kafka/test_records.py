@@ -552,9 +552,7 @@ def test_a_search_by_time_is_exact(endpoint: KafkaEndpoint, monkeypatch: pytest.
 
 
 def test_a_partition_is_searched_once_in_a_request(endpoint: KafkaEndpoint):
-    """A 4.8 KB request that repeated one partition four hundred times took the broker 46 s;
-    Kafka refuses it.
-    """
+    """A 4.8 KB request with one partition four hundred times took the broker 46 s; Kafka refuses it."""
     peer = endpoint.peer()
     first_ms = imported(endpoint, 500)
     wanted = tuple(

@@ -497,9 +497,7 @@ class TestRequests:
     def test_only_the_same_user_s_client_keeps_a_member_that_lost_its_connection(
         self, kafka: KafkaEndpoint, user: str | None
     ):
-        """Anybody who knew a client's name could keep dead members for their sessions, with
-        an ApiVersions.
-        """
+        """Anybody who knew a client's name could keep dead members for their sessions by an ApiVersions."""
         access, users = kafka.talk.broker.access, kafka.talk.broker.tables.users
         users.create(UserInfo(username="bob", password="bob-secret"))
         first = kafka.peer()

@@ -334,9 +334,7 @@ def test_a_topic_that_is_only_validated_is_not_created(endpoint: KafkaEndpoint):
 
 
 def test_errors_that_name_something_long_are_answered(endpoint: KafkaEndpoint):
-    """Strings of older versions are limited to 32,767 bytes, and requests may hold names that long: remarks
-    are cut.
-    """
+    """Older versions limit strings to 32,767 bytes, and names in requests may be as long: remarks are cut."""
     peer, long = endpoint.peer(), "x" * 32_767
     setting = WantedSetting(name=long[:32_000], value=long)
     topic = CreatableTopic(name="New", num_partitions=1, replication_factor=1, configs=(setting,))

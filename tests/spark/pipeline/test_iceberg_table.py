@@ -195,9 +195,7 @@ def test_a_batch_of_duplicates_only_is_recorded(catalog: dict[str, str], write: 
 def test_times_beyond_those_of_python_are_written_without_bounds(
     catalog: dict[str, str], write: Callable[..., int], tmp_path: Path
 ):
-    """The table takes seconds, but a producer sends milliseconds, inside a list: the pipeline would stop for
-    good.
-    """
+    """Seconds are expected, but a producer sends milliseconds, inside a list: the pipeline stopped."""
     lines = pa.array([[1_700_000_000_000_000_000], [0]], pa.list_(pa.timestamp("us", "UTC")))
     assert write(Rows(offset=[1, 2], lines=lines), 0) == 2
     assert offsets(catalog) == [1, 2]

@@ -95,9 +95,7 @@ def test_json_becomes_columns_and_rejects_are_kept_with_the_reason(
 def test_another_type_inside_a_nested_column_is_refused_before_anything_is_read(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
 ):
-    """Parquet accepted it, and then no reader could read the table; Delta's error advised
-    running it again.
-    """
+    """Parquet accepted it, and then no reader could read the table; Delta's error advised a second run."""
 
     def run(columns: dict[str, str]) -> str:
         given = config(up, topic, tmp_path, format=kind, body="json", columns=columns)
