@@ -116,7 +116,7 @@ def test_a_flood_from_one_address_hides_nothing_that_others_are_refused():
 
 
 def test_each_address_is_written_in_turn():
-    """Of a hundred refused addresses, five are written a second, and each one within twenty seconds."""
+    """The audit writes five of a hundred refused addresses a second, and each one within twenty seconds."""
     audited = Audited()
     written: set[str] = set()
     for user in range(2 * KINDS_MAX):

@@ -47,7 +47,7 @@ NO_POP: Refusals = dict.fromkeys(
 NO_TIMERS: Refusals = dict.fromkeys(
     ("timers", "recalls"), (FeatureNotSupported, r"answers as RocketMQ 4\.9\.7, .*delay_ms")
 )
-#: What each version lacks: the error that says so.
+#: The error with which each version reports a missing feature.
 LACKS: dict[str, Refusals] = {
     "4.9.7": NO_POP | NO_TIMERS,
     "5.0.0": NO_RECALL,
@@ -94,7 +94,7 @@ def namesrv(version: str, tmp_path: Path) -> Iterator[str]:
 def test_our_client_uses_what_a_version_has_and_names_what_it_lacks(
     version: str, namesrv: str, tmp_path: Path
 ) -> None:
-    """What does not work ends with an error that names the request, or the option and the version."""
+    """A missing feature ends with an error that names the request, or the option and the version."""
     ends = asyncio.run(client_features.use(namesrv, tmp_path))
     refused = {name: ends.pop(name) for name in LACKS[version]}
     if version in WITHOUT_ORDER_OF_PRIORITIES:

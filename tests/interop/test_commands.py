@@ -32,7 +32,7 @@ def test_a_topic_is_created_listed_and_routed(cluster: Cluster) -> None:
 def test_the_cluster_is_listed(cluster: Cluster) -> None:
     rows: list[dict[str, Any]] = []
 
-    def is_answered() -> bool:  # A busy broker may not answer in the 3 s that the command gives it.
+    def is_answered() -> bool:  # A busy broker may exceed the command's 3 s timeout.
         rows[:] = ask(cluster, "clusterList")
         return "error" not in rows[0]
 

@@ -41,7 +41,7 @@ class Directory:
         self.home = home
         self.servers = servers
         self.store = home / NAME / "store"
-        #: What `broker.conf` has besides, whichever broker reads it.
+        #: Further settings of `broker.conf`, for either broker.
         self.settings: dict[str, object] = {}
         self._apache: ApacheBroker | None = None
         self._stack = stack

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PAGE = ROOT / "docs" / "join-an-apache-cluster.md"
 SECONDS_MAX = 800
 NAMESRV = "127.0.0.1:9876"
-#: What differs from Apache's defaults, for a machine with a full disk and much other work.
+#: Differences from Apache's defaults, for a machine with a full disk and much other work.
 BROKER_LINES = (
     "waitTimeMillsInSendQueue=30000\nosPageCacheBusyTimeOutMills=30000\nmappedFileSizeCommitLog=67108864\n"
 )

@@ -188,7 +188,7 @@ def test_a_batch_that_another_run_has_added_meanwhile_is_not_added_again(store: 
 
 @pytest.mark.usefixtures("_credentials")
 def test_a_new_directory_has_one_owner(store: SeaweedFS):
-    """Of two concurrent first runs; the second leaves no mark, so the first is not refused on its return."""
+    """One of two first runs owns it; the second leaves no mark, so the first is not refused on its return."""
     directory = StoredDirectory.of("s3://lake/claimed", {"endpoint": store.s3_url})
     assert directory.claim("one") is None
     assert directory.claim("other") == "s3://lake/claimed/_libramq/one"

@@ -49,7 +49,7 @@ class Popper:
         return popped
 
     def wait_pop(self, queue_id: int, count: int, **how: Any) -> Popped:
-        """Pop until messages arrive; there must be exactly so many."""
+        """Pop until messages arrive; there must be exactly this many."""
         popped: Popped = []
 
         def is_found() -> bool:

@@ -55,7 +55,7 @@ def wait_for(program: Program, kind: str, *wanted: str) -> None:
 
 
 def send_all(program: Program, client: str) -> None:
-    # What its producer does not decide the broker asks about: that takes longest, so it is first.
+    # The broker checks transactions that the producer leaves open: that takes longest, so it is first.
     lines = ["transaction concurrent unknown asked"]
     lines += [f"{how} concurrent {how}" for how in ("send", "async", "oneway", "delay")]
     lines += ["send concurrent again", "batch concurrent x,y,z"]

@@ -167,7 +167,7 @@ def test_messages_in_flight_are_handed_to_apaches_broker_and_back(
 
 
 def wait_acknowledged(cluster: Cluster, store: Path, count: int) -> None:
-    """Wait until the log has so many acknowledgements: the client does not wait for their answers."""
+    """Wait until the log has this many acknowledgements: the client does not wait for their answers."""
     cluster.wait_until(lambda: acknowledged(store) >= count, f"{count} acknowledgements", within_s=PATIENCE_S)
 
 

@@ -45,7 +45,7 @@ def passed(namesrv: str, wanted: str | Sql) -> list[str]:
 
 
 def check_filters(namesrv: str, sent: dict[str, int]) -> None:
-    """Check which messages a broker passes, of those that each broker in turn received."""
+    """Check which of the messages received in turn by each broker a broker passes."""
     numbers = [(who, number) for who, count in sent.items() for number in range(count)]
     assert passed(namesrv, "*") == sorted(f"{who} {number}" for who, number in numbers)
     assert passed(namesrv, "even") == sorted(f"{who} {n}" for who, n in numbers if n % 2 == 0)

@@ -265,7 +265,7 @@ class Load:
                         self._changed.notify_all()
 
     def wait_more(self, count: int) -> None:
-        """Wait until so many more messages are acknowledged."""
+        """Wait until this many more messages are acknowledged."""
         with self._changed:
             enough = len(self.acknowledged) + count
             assert self._changed.wait_for(lambda: len(self.acknowledged) >= enough, PATIENCE_S)

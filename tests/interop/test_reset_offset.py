@@ -187,7 +187,7 @@ class Popping(Popper):
         assert answer.header["code"] == 0, answer.header
 
     def run(self, resets: dict[int, list[int]], count: int) -> list[int]:
-        """Pop and acknowledge message by message; after so many, reset. Return the first `count` messages."""
+        """Pop and acknowledge one by one; reset after this many. Return the first `count` messages."""
         seen: list[int] = []
         while len(seen) < count:
             (message,) = self.wait_pop(0, 1)

@@ -17,7 +17,7 @@ LONG_MS = 600_000
 
 
 def received(consumer: SimpleConsumer, count: int, invisible_ms: int = LONG_MS) -> list[MessageExt]:
-    """Receive until so many messages have arrived: a broker needs some seconds for a redelivery."""
+    """Receive until this many messages have arrived: a broker needs some seconds for a redelivery."""
     messages: list[MessageExt] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(messages) < count:

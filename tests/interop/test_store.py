@@ -144,7 +144,7 @@ def test_each_broker_reads_and_continues_the_others_store(tmp_path: Path) -> Non
 
 
 def test_apache_serves_queues_that_were_built_again(tmp_path: Path) -> None:
-    """Of each queue another file is lost: the first, one in the middle, the last."""
+    """A different file of each queue is lost: the first, one in the middle, the last."""
     root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
     store = open_ours(root, clock)
     append_ours(store, clock, 1500)
@@ -166,7 +166,7 @@ def test_apache_serves_queues_that_were_built_again(tmp_path: Path) -> None:
     assert set(expected) < set(said(found))
     assert len(said(found)) == len(expected) + 9
     first = min((root / "consumequeue" / TOPIC / "1").iterdir())
-    first.unlink()  # Of Apache's store, which notes no count of units.
+    first.unlink()  # Written by Apache's store, which records no count of units.
     store = open_ours(root, clock)
     assert seen(store) == said(found)
     store.close()

@@ -1,6 +1,6 @@
 """TLS of our servers with the programs of others: Java's clients of three versions, mqadmin, Kafka's clients.
 
-The servers require certificates of nobody, except where a test says so. Clients check those of the servers.
+The servers require no client certificates unless a test says so. Clients verify the servers' certificates.
 """
 
 import json

@@ -21,9 +21,9 @@ from ..interop.process import Process
 from . import page
 
 SPARK_HOME = Path(pyspark.__file__).parent
-#: What workers need besides LibraMQ's own code, as listed in docs/clusters.md.
+#: The packages workers need besides LibraMQ's own code, as listed in docs/clusters.md.
 NEEDED = ("msgspec", "numpy", "numpy.libs", "pyarrow", "structlog", "typing_extensions.py")
-#: What `pip install ./libramq` adds.
+#: The packages that `pip install ./libramq` adds.
 OWN = ("libramq", "pyspark_rocketmq")
 START_SECONDS = 180
 #: The quick start for tests, whose Java machines live for seconds.

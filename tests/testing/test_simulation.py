@@ -44,7 +44,7 @@ def test_every_invariant_holds(first: int):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(900)  # By itself it runs every seed.
+@pytest.mark.timeout(900)  # Alone it runs every seed.
 def test_everything_that_can_happen_happens_in_some_seed():
     missing = set(Happening)
     for seed in range(SEEDS_OF_RARE_HAPPENINGS):

@@ -39,7 +39,7 @@ class Run:
         self.random = random.Random(seed)
         self.time = VirtualTime()
         self.disk = MemoryDisk(self.time, random.Random(seed + 1))
-        #: By body: the delivery time of the message, and where its record ends.
+        #: The delivery time of each message, and where its record ends, by body.
         self.sent: dict[bytes, tuple[int, int]] = {}
         self.durable: set[bytes] = set()
         self.recalled: set[bytes] = set()

@@ -1,4 +1,4 @@
-"""TLS: a peer with the wrong identity and one without TLS are told apart, in one sentence each."""
+"""TLS: a peer with the wrong identity and a peer without TLS get different errors of one sentence each."""
 
 import contextlib
 import socket

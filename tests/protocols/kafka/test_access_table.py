@@ -8,7 +8,7 @@
     other           exact          another action on it instead          not that thing
     super           root           everything                            everything
     peer            –              brokers speak another protocol, and   as nobody
-                                   their secret signs nobody in here
+                                   their secret is not valid here
 
 RocketMQ's requests have a table of their own, `tests/rpc/test_access_table.py`.
 """
@@ -192,7 +192,7 @@ def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
 
 
 class Server:
-    """A broker with a topic and a group, and users made anew for each case."""
+    """A broker with a topic and a group, and users recreated for each case."""
 
     def __init__(self, directory: Path) -> None:
         self.talk = Conversation(

@@ -345,7 +345,7 @@ def test_a_static_member_of_a_modern_group_that_returns_moves_nothing(modern: Me
     modern.wait_shared(2, 2)
     before = modern.assignments()
     modern.revoked.clear()
-    modern.leave("bob")  # For a while, being static.
+    modern.leave("bob")  # Temporarily, because it is static.
     modern.join("bob", **{"group.instance.id": "b"})
     modern.wait_shared(2, 2)
     assert modern.assignments() == before

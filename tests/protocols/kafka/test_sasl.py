@@ -577,7 +577,7 @@ class TestRequests:
 
     @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
     def test_scram_does_not_tell_which_names_there_are(self, kafka: KafkaEndpoint, mechanism: str):
-        """Neither the message nor the salt tells: each name has a different salt, the same every time."""
+        """Neither the message nor the salt reveals a name: each has a different salt, the same every time."""
         kafka.talk.broker.tables.users.create(UserInfo(username="bob", password="bob-secret"))
         kafka.talk.broker.tables.users.update(UserInfo(username="bob", user_status="disable"))
         salts: dict[str, set[str]] = {}

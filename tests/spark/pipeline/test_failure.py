@@ -35,7 +35,7 @@ def test_a_failed_call_to_java_is_named_by_its_cause():
     ],
 )
 def test_a_failed_function_of_python_is_named_by_its_last_exception(raised: str, said: str):
-    """Spark passes on the driver's traceback, which contains a worker's, after three sentences of its own."""
+    """Spark passes on the driver's traceback, which contains a worker's, after three more sentences."""
     text = f"""[STREAM_FAILED] Query [id = 1] terminated with exception: [FOREACH_BATCH] An error occurred.
 Reason: An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "batches.py", line 106, in write_numbered

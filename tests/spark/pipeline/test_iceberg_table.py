@@ -126,7 +126,7 @@ def test_a_commit_that_lost_a_race_looks_again(
 def test_a_commit_that_went_through_although_it_seems_lost_keeps_its_files(
     catalog: dict[str, str], write: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ):
-    """A proxy that resends a commit is told that it lost, namely to itself."""
+    """If a proxy resends a commit, the second attempt loses against the first."""
     write(Rows(), 0)
     really = Transaction.commit_transaction
 
@@ -184,7 +184,7 @@ def test_a_batch_is_known_after_its_snapshot_has_expired(catalog: dict[str, str]
     write(Rows(), 1)
     with table_of(catalog).transaction() as transaction:
         transaction.remove_properties("libramq-batch.q")
-    assert write(Rows(), 1) == 0  # By its snapshot.
+    assert write(Rows(), 1) == 0  # Identified by its snapshot.
 
 
 def test_a_batch_of_duplicates_only_is_recorded(catalog: dict[str, str], write: Callable[..., int]):
@@ -291,7 +291,9 @@ def test_mistakes_are_named(
 
 
 def test_a_new_table_has_one_owner(catalog: dict[str, str]):
-    """Of two concurrent first runs; a run killed before its first batch recognizes its own table."""
+    """One of two concurrent first runs owns it; a run killed before its first batch
+    recognizes its own table.
+    """
     schema = Rows()._rows.schema
     iceberg(catalog).create(schema, "one")
     iceberg(catalog).create(schema, "one")

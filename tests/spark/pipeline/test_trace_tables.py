@@ -187,7 +187,7 @@ def test_deliveries_are_summed_up_by_hour(made: Made):
     assert (mine["deliveries"], mine["messages"], mine["clients"], mine["failed"]) == (28, 22, 2, 1)
     assert [mine[name] for name in ("duplicates", "by_rebalance", "by_retry", "unknown")] == [6, 4, 1, 1]
     assert mine["succeeded_twice"] == 5  # A message that failed earlier succeeded once.
-    # Of 22 messages: alice's after 50 ms and more, the late ones 8.5 s after Pub's time.
+    # 22 messages: alice's after 50 ms and more, the late ones 8.5 s after Pub's time.
     assert (mine["delay_p50_ms"], mine["delay_max_ms"]) == (58, 8_519)
 
 
