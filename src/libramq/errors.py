@@ -160,7 +160,7 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 
 
 class Journalling:
-    """Raises BrokerError if the disk refuses to journal what the block writes.
+    """Raises BrokerError if the disk refuses a journal write of the block.
 
     A class, because every committing request enters one: a generator takes nearly a microsecond longer.
     """
@@ -305,7 +305,7 @@ class BrokerError(RemoteError):
     by_code: ClassVar[dict[int, type["BrokerError"]]] = {}
 
     def __init_subclass__(cls, *, code: int | None = None) -> None:
-        """Register the class that `broker_error` raises for a response code."""
+        """Register the class whose instance `broker_error` returns for a response code."""
         if code is not None:
             BrokerError.by_code[code] = cls
 

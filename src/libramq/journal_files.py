@@ -74,7 +74,7 @@ class JournalFiles:
 
     def close(self) -> None:
         """Close the newest file; the next change begins another one."""
-        file, self._file = self._file, None  # Closed even if that fails: its number may be reused.
+        file, self._file = self._file, None  # Forgotten even if that fails: its number may be reused.
         if file is not None:
             self._filesystem.close(file)
 

@@ -28,7 +28,7 @@ class Principal:
     proof: bytes = field(default=b"", compare=False, repr=False)
 
 
-#: A client that has not authenticated itself, or not yet.
+#: A client that has not authenticated itself.
 ANONYMOUS: Final = Principal("anonymous")
 
 

@@ -175,7 +175,7 @@ class Purgatory:
             parked._deadline = self._deadlines.set(until_ms, partial(self._expire, parked, expire))
 
     def expire_by(self, parked: Parked, by_ms: MonotonicMs) -> None:
-        """Move an answer's deadline forward to a time at the latest."""
+        """Make an answer expire no later than a time."""
         if parked._deadline is not None:
             parked._deadline.by(by_ms)
 

@@ -71,7 +71,7 @@ def has_more_items(data: bytes, count: int) -> bool:
 
 
 def count_items(data: bytes, step: int) -> Generator[None, None, int]:
-    """Count items by size, with a yield after each `step`; RemoteProtocolError beyond BATCH_ITEMS_MAX."""
+    """Count items by size, at most `step` between yields; RemoteProtocolError beyond BATCH_ITEMS_MAX."""
     count = start = 0
     while True:
         skipped, start = _skip_items(data, start, step)

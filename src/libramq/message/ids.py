@@ -261,7 +261,7 @@ def _numbers(count: int) -> str:
 
 
 class RecallHandle(NamedTuple):
-    """The handle by which a producer recalls a timer message. time_ms: the message's slot time."""
+    """The handle by which a producer recalls a timer message. time_ms: a time in the message's slot."""
 
     topic: str
     broker_name: str

@@ -4,9 +4,9 @@ consumers have acknowledged, and which of them its master has not asked about ye
     journal   0 … place … … until           in the order in which they become visible:  ✓ ✓ ○ ✓ │ … …
                                                                                             mark
 
-Everything up to the mark was passed on, except waiting check points. Beyond it, single messages of check
-points may have been acknowledged. A check point is identified by its first place in the journal, because a
-master that stops writes those in flight again.
+Everything up to the mark was passed on, except waiting check points. Of these and of later check points,
+single messages may have been acknowledged. A check point is identified by its first place in the journal,
+because a master that stops writes those in flight again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -111,7 +111,7 @@ class SendMessageHeaderV2(SendMessageHeader):
 class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK: redeliver this message later. lb_uncounted: this delivery was no attempt.
 
-    lb_pass_on_ms: the member has no handler for its topic; deliver it now, for this long, to one that
+    lb_pass_on_ms: the member has no handler for its topic; try for this long to deliver it to one that
     subscribes. lb_error_type, lb_error_text: the handler's exception, stored in a dead letter's properties.
     """
 

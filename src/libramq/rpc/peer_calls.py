@@ -64,7 +64,7 @@ report_removal: Final = _sending(R.PEER_REMOVED, bodies.PeerRemovedBody, nothing
 report_rebalance_start: Final = _sending(R.PEER_STARTED, bodies.PeerStartedBody, nothing)
 #: Report the progress of a group's rebalance to a broker.
 report_rebalance: Final = _sending(R.PEER_REBALANCE, bodies.PeerRebalanceBody, nothing)
-#: Query a broker for its data about Kafka's clients.
+#: Query a broker for its data that Kafka's clients need: address, topics and numberings.
 ask_node: Final = _sending(R.PEER_NODE, kafka_cluster.PeerNodeBody, _document(kafka_cluster.PeerNode))
 #: Have a broker create, extend or delete a topic.
 change_topic: Final = _sending(R.PEER_TOPIC, kafka_cluster.PeerTopicBody, nothing)

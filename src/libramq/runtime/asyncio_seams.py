@@ -19,7 +19,7 @@ from libramq.runtime.seams import Timer
 USUAL_US_MAX: Final = 400
 #: Ours: a single time that ends this at once: five turns, or a slice of the queues' flush.
 LONG_US: Final = 10_000
-#: Ours: after that a thread does brief work, for this many times as long.
+#: Ours: after that a thread does brief work, for this many times as long as the loop was blocked.
 REST: Final = 100
 #: Ours: the weight of a new time in the mean; one of 4 ms among many of 0.1 ms changes nothing.
 _WEIGHT: Final = 1 / 64

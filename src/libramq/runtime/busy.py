@@ -95,7 +95,7 @@ class Busy:
 USUAL_BYTES_MAX: Final = 1024 * 1024
 #: Ours: the memory that usual requests may take together.
 USUAL_LANE_BYTES: Final = 16 * 1024 * 1024
-#: Ours: the memory that huge requests may take together; a single one may take more.
+#: Ours: the memory that huge requests may take together; a huge request alone may take more.
 HUGE_LANE_BYTES: Final = 32 * 1024 * 1024
 
 

@@ -94,7 +94,7 @@ class Dialed(Protocol):
 class Filled(Protocol):
     """An observer with its own buffer, into which a dialer may receive instead of calling `received`."""
 
-    #: The buffer for the next bytes, never empty.
+    #: The buffer for the next bytes; it always has room.
     room: memoryview
 
     def filled(self, nbytes: int) -> None:

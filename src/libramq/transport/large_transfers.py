@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 #: Ours: frames of this size or more are large; most requests arrive in one read.
 LARGE_FRAME_BYTES: Final = 64 * 1024
-#: Ours: reads of this size or more are large: the socket gets more than its share of the loop's round.
+#: Ours: reads of this size or more are large: such a socket has more than its usual share of a round.
 LARGE_READ_BYTES: Final = 64 * 1024
 #: Ours: 512 KiB take 0.3 ms to read, and a round may complete as many frames.
 READS_PER_ROUND: Final = 2
@@ -89,7 +89,7 @@ LARGE_BYTES: Final = 512 * 1024
 SLICE_BYTES: Final = 256 * 1024
 #: Ours: in one round, all connections together send slices back to back for at most this long.
 AT_ONCE_US: Final = 1_000
-#: Ours: this many connections send slices between two polls of the other sockets; as many as read on.
+#: Ours: this many connections send slices between two polls of the other sockets (as READS_PER_ROUND).
 SLICES_PER_ROUND: Final = 2
 
 

@@ -36,7 +36,8 @@ BACKLOG: Final = 1024
 ACCEPTS_PER_ROUND: Final = 64
 #: Ours, as asyncio's ACCEPT_RETRY_DELAY: the pause after the operating system ran short while accepting.
 ACCEPT_RETRY_S: Final = 1.0
-#: Errors for lack of descriptors or memory. Other errors concern a single connection (accept(2)).
+#: Errors for lack of descriptors or memory, reported even if no client connects. Other errors concern a
+#: single connection (accept(2)).
 SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 

@@ -61,7 +61,7 @@ class Handler(Protocol):
         ...
 
     def writable(self, connection: Any) -> None:
-        """Continue sending: the client has read most of its data."""
+        """Continue serving: the client has read most of the data sent to it."""
         ...
 
     def closed(self, connection: Any) -> None:
@@ -223,7 +223,7 @@ class ServerConnection(asyncio.Protocol):
         self._server.discard(self)
 
     def eof_received(self) -> None:
-        """Handle a client's end of input: it may read data already written for CLOSING_MS_MAX."""
+        """Handle a client's end of input: for CLOSING_MS_MAX it may still read data already written."""
         if self.is_open:
             self._begin_closing()  # The transport closes itself, because this method returns None.
 

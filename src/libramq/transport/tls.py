@@ -2,8 +2,8 @@
 failed handshake is explained.
 
 Apache's clients verify no certificate by default, and never the name in it. Here everything is verified by
-default. The user may exclude the name, because brokers register by address and their certificates often name
-something else. Importing ssl takes 20 ms, so it is imported on first use.
+default. The user may exclude a part, for example the name, because brokers register by address and their
+certificates often name something else. Importing ssl takes 20 ms, so it is imported on first use.
 Upstream: remoting/netty/TlsHelper.java, TlsSystemConfig.java.
 """
 

@@ -187,7 +187,7 @@ class HeldPulls(Generic[T]):
         return woken
 
     def expire_by(self, pull: HeldPull[T], by_ms: MonotonicMs) -> None:
-        """Move a pull's deadline forward to a time at the latest."""
+        """Make a pull expire no later than a time."""
         if by_ms < pull.until_ms:
             pull.until_ms = by_ms
             self._purgatory.expire_by(pull, by_ms)

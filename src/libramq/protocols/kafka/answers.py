@@ -188,7 +188,7 @@ class Slot(Parked):
         self._answers.take_apart(self)
 
     def guarded(self, work: Callable[P, None]) -> Callable[P, None]:
-        """Wrap deferred work for the answer: skip it if the connection is closed; end that on a failure."""
+        """Wrap later work for the answer: skip it on a closed connection; a failure ends the connection."""
 
         def guarded(*arguments: P.args, **options: P.kwargs) -> None:
             if not self.connection.is_open:

@@ -28,7 +28,7 @@ from libramq.wire.kafka.schema import by_topic, partitions_of
 
 #: Ours: answers up to this size are encoded at once, in a few milliseconds; larger ones on a thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
-#: Ours: answers up to so many partitions are encoded at once, at a few microseconds each.
+#: Ours: answers of up to this many partitions are encoded at once, at a few microseconds each.
 PARTITIONS_AT_ONCE_MAX: Final = 256
 #: Ours: the size of one answer's messages; by default clients accept 50 MiB in all, and 1 MiB a partition.
 BYTES_MAX: Final = 8 * 1024 * 1024

@@ -112,8 +112,8 @@ class Metadata:
     def _is_missing(self, principal: Principal, wanted: wire.MetadataRequestTopic) -> bool:
         """Return whether other brokers may know more of a topic.
 
-        The time of the answer must not reveal topics that the principal may not look up: others are never
-        queried for their names, and always for their ids, as for an id that no topic has.
+        The time of the answer must not reveal topics that the principal may not look up: other brokers are
+        never queried for their names, and always for their ids, as for an id that no topic has.
         """
         name = self._name_of(wanted)
         if name is None or not self._may_locate(name, principal):

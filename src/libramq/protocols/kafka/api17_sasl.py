@@ -79,9 +79,10 @@ class _SignIn:
 
 
 class Sasl:
-    """Signs clients in. access: None if there is no access control. has_plain: all connections are encrypted.
+    """Signs clients in. access: None if there is no access control.
 
-    is_voluntary: serve clients that have not signed in, for a dry run. signed_in: called after each sign-in.
+    has_plain: offer PLAIN, because all connections are encrypted. is_voluntary: serve clients that have not
+    signed in, for a dry run. signed_in: called after each sign-in.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The bodies of name servers' requests: a broker's registration, a cluster's brokers, lists of topics and
-groups, KV tables.
+"""The bodies of requests to name servers and of their replies: a broker's registration, a cluster's brokers,
+lists of topics and groups, KV tables.
 
 Upstream: remoting/protocol/body/RegisterBrokerBody.java, ClusterInfo.java, TopicList.java, GroupList.java,
 KVTable.java.

@@ -21,7 +21,7 @@ class NumberingsFile(Document, frozen=True, kw_only=True):
 
 
 class PeerNodeBody(Document, frozen=True, kw_only=True):
-    """PEER_NODE: a broker asks another for its data about Kafka's clients; the reply is a PeerNode.
+    """PEER_NODE: a broker queries another for its address, topics and numberings; the reply is a PeerNode.
 
     version: that of the last reply it has.
     """

@@ -1,5 +1,5 @@
 """The append: messages passed to the store, singly or in runs, and the outcome of each (AppendStatus); the
-copy of a stored message for another queue, which excludes messages with damaged bodies.
+copying of stored messages to other queues, which leaves out messages with damaged bodies.
 
 A run holds the messages of one batch send to one queue, which are stored together or not at all. Shared
 fields are kept once, the others in columns, which are packed together (`packing`): separate objects for each

@@ -240,7 +240,7 @@ class Segments:
         return FileRange(self.path(start), offset - start, size)
 
     def zero_after(self, end: int) -> None:
-        """Turn everything after `end` into a hole, and remove later files."""
+        """Turn everything from `end` on into a hole, and remove later files."""
         while self.starts and self.starts[-1] > end:
             self._remove(self.starts.pop())
         if self.starts and end < self.end:

@@ -64,7 +64,7 @@ def _chunks(segments: LogFiles, start: int, end: int) -> Iterator[tuple[int, byt
 
 
 def written_size(segments: LogFiles, start: int, end: int, zeroes_max: int | None) -> int:
-    """Return the size without the final zeroes, or up to the first `zeroes_max` zeroes."""
+    """Return the size without the final zeroes; a run of `zeroes_max` zeroes counts as final."""
     size = 0
     for offset, data in _chunks(segments, start, end):
         if zeroes_max is not None and offset - start - size >= zeroes_max:
