@@ -67,7 +67,7 @@ class Session(msgspec.Struct, gc=False):
         self.probe_number, self.probed_at_ms = number, now_ms
 
     def answered(self, *, knows_group: bool, now_ms: MonotonicMs) -> None:
-        """Handle the answer to the probe; a client that no longer knows the group is no member any more."""
+        """Handle the answer to the probe; a client that no longer knows the group is no longer a member."""
         if knows_group:
             self.seen(now_ms=now_ms)
         else:
@@ -303,7 +303,7 @@ class ConsumerGroup(Generic[P]):
         return self._unsubscribe(topic for topic in before if topic not in wanted) or changed
 
     def _unsubscribe(self, topics: Iterable[str]) -> bool:
-        """Remove topics that no member subscribes to; return whether one of them was no retry topic."""
+        """Remove topics that no member subscribes to; return whether one of them was not a retry topic."""
         changed = False
         for topic in topics:
             if not any(topic in member.subscriptions for member in self.members.values()):

@@ -103,7 +103,7 @@ class PendingNotifications(Generic[P]):
     def changed(self, members: Collection[P], *, now_ms: MonotonicMs, wait_ms: int = 0) -> list[P]:
         """Return the connections to notify of a change now; in a large group, recently notified ones wait.
 
-        wait_ms: notify no member before this time, and then by `due`; at most REPEAT_MS.
+        wait_ms: notify no member until this much time has passed, and then by `due`; at most REPEAT_MS.
         """
         self._changed_at_ms, self._looked_at_ms = now_ms, None
         is_large = len(members) > NOTIFIED_AT_ONCE_MAX
@@ -127,7 +127,7 @@ class PendingNotifications(Generic[P]):
         return []
 
     def again(self, member: P, *, now_ms: MonotonicMs, wait_ms: int) -> None:
-        """Notify a member again in wait_ms, because its assignment changes or will change."""
+        """Notify a member again after wait_ms, because its assignment changes or will change."""
         one = self._members.setdefault(member, _Notified(now_ms - ROUND_GAP_MS, now_ms, False))
         one.is_current = False
         one.notified_at_ms = now_ms - REPEAT_MS + min(wait_ms, REPEAT_MS)

@@ -22,8 +22,8 @@ LOCK_LIFETIME_MS: Final = 60_000
 LOCK_GRACE_MS: Final = 150
 #: Ours: once a group locks queues, the reader of a queue under an epoch must lock it within this time.
 RESERVED_MS: Final = 3_000
-#: Ours: before its first heartbeat, a connection's end is noticed for at most this many clients with locks;
-#: locks of others last for their lifetime.
+#: Ours: the end of a connection is noticed for at most this many clients that locked queues over it before
+#: their first heartbeat; the locks of others last for their lifetime.
 UNKNOWN_CLIENTS_MAX: Final = 32
 
 

@@ -52,7 +52,7 @@ class GroupRebalance:
         self._owners: dict[MessageQueue, Owner] = {}
         self._unsettled: Unsettled | None = None
         self._early: Unsettled | None = None  # Moves before the coordinator's PEER_STARTED.
-        self._opened_by_unknown: dict[MessageQueue, int | None] = {}  # With sent_before.
+        self._opened_by_unknown: dict[MessageQueue, int | None] = {}  # The values are ends of sent messages.
         self.contested = ContestedQueues()
         #: Returned static members that do not read all of their queues yet, by client id.
         self.restarts: dict[str, Restart] = {}

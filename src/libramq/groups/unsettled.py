@@ -257,7 +257,7 @@ def sum_bounds(bounds: Iterable[int | None]) -> int | None:
 
 
 def minimum_moves(owners_before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int:
-    """Return the fewest queues that must change hands for members to have these loads, whichever has which.
+    """Return the fewest queues that must change hands for members to have these loads, in any order.
 
     A broker sees only its own queues: for a group with queues at several brokers, loads that are even overall
     are uneven here, so the final loads of the members are the only fair measure.

@@ -1,6 +1,6 @@
 """The fence: tracks the member that may open a queue of this broker and the member that has opened it;
-accepts grants and makes them void, doubts openings after a power cut, and refuses pulls, commits and openings
-(FENCED, NOT_YET_GRANTED).
+accepts and voids grants, doubts openings after a power cut, and refuses pulls, commits and openings (FENCED,
+NOT_YET_GRANTED).
 
         grant      (member, epoch)   from the coordinator: the member that may open the queue; sent again
                                      after a restart
@@ -174,8 +174,8 @@ class Fences:
         """Apply a coordinator's grant, unless a later one was received.
 
         Returns the highest epoch seen; if it is above the grant's, nothing was applied. A higher epoch is
-        also returned if a queue was opened since its grant, which the coordinator must find out. Raises
-        BrokerError for implausible epochs.
+        also returned if a queue is open under a later epoch than its grant: the coordinator does not know
+        that, and must query the fences. Raises BrokerError for implausible epochs.
         """
         known, highest = self.epoch(grant.group), grant.highest_epoch
         if highest > known + EPOCHS_AHEAD_MAX:  # It would leave hardly any higher epochs.

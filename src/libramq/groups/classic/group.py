@@ -442,7 +442,7 @@ class ClassicGroup:
         self._answer_syncs(now_ms)
 
     def _answer_syncs(self, now_ms: MonotonicMs) -> None:
-        """Answer parked syncs with the shares, except for waiting members; renew the members' sessions."""
+        """Answer parked syncs with the shares, except for waiting members; renew the answered members."""
         for member in self.members.values():
             waits = member.may_wait and member.member_id in self._waiting
             if member.sync_key is not None and not waits:

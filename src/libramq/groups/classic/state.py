@@ -38,7 +38,7 @@ INITIAL_DELAY_MS: Final = 200
 NEXT_REBALANCE_MS: Final = 3_000
 #: NEW_MEMBER_JOIN_TIMEOUT_MS of GroupCoordinator: a member sends no heartbeats before its first answer.
 NEW_MEMBER_MS: Final = 300_000
-#: Ours: group.max.size is unbounded. Each answer to a leader's join lists all members.
+#: Ours: Kafka's group.max.size is unbounded. Each answer to a leader's join lists all members.
 MEMBERS_MAX: Final = 1_000
 #: Ours: the memory of a member, not counting its metadata.
 MEMBER_BYTES: Final = 1_000

@@ -119,7 +119,7 @@ class GroupInquiry:
         return held
 
     def _is_later(self, queue: MessageQueue, held: Mapping[MessageQueue, Holding], epoch: int) -> bool:
-        """Return whether a claim supersedes the known holder: it is later, and the queue is not open."""
+        """Return whether a claim supersedes the known holder: it is later, and the holder has no opening."""
         known = held.get(queue)
         return known is None or (known.epoch < epoch and known != self.openings.get(queue))
 

@@ -78,7 +78,7 @@ class GroupMembership(Generic[P, T]):
         return iter(self.members.values())
 
     def require(self, member: str) -> GroupMember[P, T]:
-        """Return the member with an id; raises UnknownMember, or Fenced if another has taken its place."""
+        """Return the member with this id; raises UnknownMember, or Fenced if another has taken its place."""
         known = self.members.get(member)
         if known is not None:
             return known
@@ -118,7 +118,7 @@ class GroupMembership(Generic[P, T]):
     ) -> Admission[P, T]:
         """Admit a client. profile.member is a new id; wanted: the id that the client claims.
 
-        if_free: do not replace another member; a static name is returned only if it is free.
+        if_free: do not replace another member; raise Fenced unless the static name is free.
         Raises Fenced, InvalidParameter, SystemError when the group is full, or SystemBusy.
         """
         if not wanted:  # The client on this connection may already be a member.
