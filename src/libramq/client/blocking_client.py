@@ -43,7 +43,7 @@ class BlockingClient(Generic[C]):
 
     #: The asynchronous client, whose methods `blocking` wraps.
     _client: C
-    #: Whether the client is stopped when the program drops it; not one whose handlers are still called.
+    #: Whether the client is stopped when the program drops it; one whose handlers are still called is not.
     _stops_when_dropped: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:

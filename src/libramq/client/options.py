@@ -228,7 +228,7 @@ def no_such_method(client: object, name: str) -> AttributeError:
 
 
 class AsyncClient:
-    """A client for asyncio: `async with` starts and stops it, and the error for a missing method helps."""
+    """A client for asyncio: `async with` starts and stops it; errors for missing methods suggest others."""
 
     if not TYPE_CHECKING:  # A type checker would accept every name.
 

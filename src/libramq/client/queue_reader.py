@@ -60,7 +60,7 @@ DEPTH: Final = 16  # Pulls in flight for one queue.
 IN_FLIGHT_BYTES: Final = 4 * REPLY_BYTES_MAX  # Limits DEPTH if replies are large: more would gain nothing.
 SAMPLE: Final = 32  # Messages that are pulled to measure the size of messages.
 SAMPLE_BYTES: Final = 128 * 1024  # The most bytes of such a sample.
-#: Ours: a reply that exceeds the requested count by more than this part of it consists of large batches.
+#: Ours: a reply that exceeds the requested count by more than an eighth of it consists of large batches.
 OVERSHOT: Final = 8
 GROW_AFTER: Final = 64  # Full replies before larger pulls are tried.
 

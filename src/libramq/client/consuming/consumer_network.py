@@ -174,7 +174,7 @@ class ConsumerNetwork:
     def start(self, started: Callable[[LibraError | None], None]) -> None:
         """Fetch the routes and start; after NameServerUnavailable everything is closed.
 
-        A broadcasting member first waits until no other process owns its offset file.
+        A broadcasting member first waits until its offset file has no other owner.
         """
         if self._local_offsets is None:
             self._start(started)

@@ -366,7 +366,7 @@ def _hook(name: str, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any] 
 def message_queues(method: str, queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
     """Return the queues that a method is called with; raises ConfigError for anything else.
 
-    A single queue is a tuple itself, and would pass for three that nobody has.
+    A single MessageQueue is itself a tuple, and would otherwise count as three queues.
     """
     if isinstance(queues, MessageQueue | str) or not isinstance(queues, Iterable):
         raise ConfigError(f"{method} takes several MessageQueues, of a single one [queue], not {queues!r}")

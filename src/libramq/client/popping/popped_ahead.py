@@ -27,11 +27,11 @@ from libramq.rpc.pop_calls import PopReply
 log = get_logger(__name__)
 
 
-#: Ours: the longest time between two quick receives, as a part of the invisible time.
+#: Ours: the longest time between two quick receives is the invisible time divided by this.
 GAP_PART: Final = 100
 #: Ours: the longest time between two quick receives in any case.
 GAP_MS_MAX: Final = 1_000
-#: Ours: how long messages popped ahead are kept, as a part of the invisible time.
+#: Ours: messages popped ahead are kept for the invisible time divided by this.
 KEPT_PART: Final = 10
 #: Ours: how long messages popped ahead are kept at most.
 KEPT_MS_MAX: Final = 5_000

@@ -206,7 +206,7 @@ class SendPipeline:
         self._complete(callback, error)
 
     def flush(self, flushed: Callable[[LibraError | None], None]) -> None:
-        """Send all waiting messages; `flushed` is called after all responses, with the first error.
+        """Send all waiting messages; call `flushed` after all responses, with the first unreported error.
 
         If the broker of a chosen queue is silent, messages waiting for that queue fail after one send's
         timeout.

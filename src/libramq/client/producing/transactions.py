@@ -46,7 +46,7 @@ CheckTransaction = Callable[[MessageExt], TransactionState | Awaitable[Transacti
 
 
 class Transaction:
-    """One transaction, open while its block runs. Unless the block decides otherwise, it is committed then.
+    """One transaction, open while its block runs; then it is committed unless the block decides otherwise.
 
     message: as it was sent. result: where it is stored; `result.transaction_id` is also in every check.
     """

@@ -109,7 +109,7 @@ _owned: Final[weakref.WeakSet[LocalOffsetStore]] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """Close the child's descriptors: an open one would keep the parent's lock beyond its end."""
+    """Close the child's descriptors: an open one would keep the lock after the parent's end."""
     for store in list(_owned):
         store.release()
 

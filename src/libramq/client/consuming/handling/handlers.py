@@ -44,7 +44,7 @@ class LongError(Exception):
 
 
 class FailureLog:
-    """Logs a handler's exceptions and their consequences: some lines in ten seconds, then a count.
+    """Logs exceptions of handlers and their consequences: some lines in ten seconds, then a count.
 
     settings: the consumer's, if they are known.
     """

@@ -164,7 +164,7 @@ def _begin_opened(
     owned.claim.accept(claim, opened.topic_start)
     if opened.attempts and opened.offset is not None:
         owned.former_attempts = Attempts(opened.offset, opened.attempts)
-    # The initial 0 of a young queue counts only if the time since when its topic is read is unknown.
+    # The initial 0 of a young queue counts only if it is unknown when the group began to read its topic.
     is_sought = opened.is_initial and own.since_ms.get(owned.queue.topic)
     begin_at_committed(own, owned, None if is_sought else opened.offset, now_ms)
 

@@ -8,8 +8,9 @@ The committed offset decides where a newly assigned queue begins:
     FIRST_OFFSET     that                0                                      try again later
     TIMESTAMP        that                retry topic: the end · else by time    try again later
 
-If the time since when the group reads the topic is known (`client.beginning`), all queues without a committed
-offset, even young ones, begin at that time.
+If the time at which the group began to read the topic is known (`client.beginning`), all queues without a
+committed offset, even young ones, begin at that time.
+
 Upstream: RebalancePushImpl.java, DefaultMQPushConsumerImpl.pullMessage.
 """
 
@@ -34,7 +35,8 @@ from libramq.rpc.group_calls import open_queue
 
 log = get_logger(__name__)
 
-#: Ours: the pause of a queue whose offset is refused twice in a row, so that it is not retried in a loop.
+#: Ours: the pause of a queue whose offset is refused again within twice this time, so that it is not retried
+#: in a loop.
 ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000
 #: Ours: the first delay before a failed opening is retried; it doubles each time. A grant takes about a
 #: millisecond from the coordinator to the queue's broker.
@@ -82,8 +84,8 @@ def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs
         answered = partial(own.answered, owned, ev.OffsetAnswered)
         own.kernel.effects.add(fx.ReadOffset(owned.queue, answered))
     else:
-        # Unless the time since when the group reads the topic is known, a young queue is read from its start,
-        # as upstream's brokers decide: messages that arrived before its first reader would be lost otherwise.
+        # Unless it is known when the group began to read the topic, a young queue is read from its start, as
+        # upstream's brokers decide: messages that arrived before its first reader would be lost otherwise.
         may_be_young = not own.since_ms.get(owned.queue.topic)
         query = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=may_be_young)
         own.ask(owned, address, query, ev.OffsetAnswered)
