@@ -1,6 +1,6 @@
 """A Delta table that holds each batch once: commits batches, skips those already committed, and adds columns.
 
-Spark's tasks write the files, and the driver commits them. It holds only one row per file of a batch.
+Spark's tasks write the files, and the driver commits them. The driver gets only one row per file of a batch.
 
 A batch's number is committed with its rows as the application transaction (query id, batch); a batch in the
 log is not written again. Uses the library `deltalake` (delta-rs), because there is no Delta for Spark 4.3.

@@ -152,7 +152,7 @@ class IcebergTable:
                     break
                 _delete(table, files)
                 return 0
-            # Only in this copy: after a lost race, `_has` must be checked again.
+            # Only in this copy: a commit that lost a race must check `_has` before it is tried again.
             table.metadata.properties.update(_NO_RETRIES)
             properties = {_QUERY: batch.query, _BATCH: str(batch.number)}
             try:

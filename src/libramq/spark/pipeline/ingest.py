@@ -183,7 +183,7 @@ class Ingest:
             )
         positions = self._checkpoint.positions()
         reads = waiting(self._options, positions)
-        # A first run with starting = "latest" must record the current end.
+        # With starting = "latest", a first run is needed to record the current end.
         is_needed = (
             self._every_ms is not None or self._config.compact or any(read.row_count for read in reads)
         )
@@ -371,7 +371,7 @@ class Ingest:
         self._checkpoint.check(self._binding, table_has_rows=has_rows)
         if self._config.format == "iceberg":
             self._iceberg_table("").check(self._columns())
-        else:  # Only an Iceberg table knows its own columns, which other programs may have changed.
+        else:  # The checkpoint has the columns; an Iceberg table has its own, as other programs may add some.
             check_kinds(self._place, self._checkpoint.columns(), self._columns())
 
     def _gained_columns(self) -> dict[str, str]:

@@ -3,7 +3,7 @@
 deliveries ─┬─ with the periods around rebalances ─┬─► duplicates, deliveries (by hour), clients
                                                    └─► effects (by rebalance) ◄─ samples of lag
 
-Times around a rebalance, and what a row in each counts as:
+The times around a rebalance, and how rows in them are counted:
 
     ───────────── calm ──│ started ──── settled ── caused ──│── after ──│ the next one's start
 

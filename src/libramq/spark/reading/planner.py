@@ -200,7 +200,7 @@ class Planner:
         """Estimate the message size of each queue from the messages at the start and end of a batch."""
         assert limits.bytes is not None
         known = sum(lag * self._sizes.get(queue, math.inf) for queue, lag in waiting.items())
-        if known * 2 <= limits.bytes:  # By the last batches' sizes, far below the limit.
+        if known * 2 <= limits.bytes:  # By the last batches' sizes, half the limit or less.
             return self._sizes
         first = self._source.sizes({queue: start[queue] for queue in waiting})
         self._sizes = {queue: first.get(queue, self._sizes.get(queue, BYTES_UNKNOWN)) for queue in waiting}

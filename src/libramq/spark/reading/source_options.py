@@ -35,7 +35,7 @@ Output
   sql                   an SQL92 expression over properties; Apache's brokers need enablePropertyFilter
   pushdown              a batch query's filters on topic, broker, queueId, offset and timestamp limit what
                         is read (false); needs spark.sql.python.filterPushdown.enabled=true
-  failOnDataLoss        fail (true) or warn when unread messages, queues or a broker with them are gone
+  failOnDataLoss        fail (true) or warn when messages or queues to be read, or their brokers, are gone
   requiredBrokers       brokers, separated by commas, that must be registered when a batch query is planned
 Groups
   groupId               the consumer group in the brokers' requests (TOOLS_CONSUMER); nothing is committed
@@ -88,8 +88,8 @@ _OFFSETS: Final = (
 )
 _TIMES: Final = 'JSON with milliseconds since 1970, like {"Flights": {"broker-a": {"0": 1700000000000}}}'
 
-#: Returns the offset of the first message stored at or after each queue's time, or the queue's end if none
-#: is.
+#: Returns for each queue the offset of the first message stored at or after its time, or the queue's end if
+#: there is no such message.
 OffsetsAt = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int]]
 Side = Literal["starting", "ending"]
 
