@@ -128,7 +128,7 @@ class Cluster(Watcher):
         self.cuts_ms: dict[str, MonotonicMs] = {}
         self.cuts_wall_ms: dict[str, WallMs] = {}
         self.topics: dict[str, int] = {}
-        #: When topics were last deleted at brokers, on both clocks; FOR_EVER_MS while a request is in flight.
+        #: When topics were last deleted at brokers, on both clocks; FOR_EVER_MS until a request succeeds.
         self.deletions_ms: dict[tuple[str, str], MonotonicMs] = {}
         self.deletions_wall_ms: dict[tuple[str, str], WallMs] = {}
         self._set_back: set[tuple[str, str, str]] = set()

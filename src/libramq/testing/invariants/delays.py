@@ -68,10 +68,10 @@ class DelayedMessagesArrive(Invariant):
 class DelayedMessagesComeOnce(OfPairs):
     """Check that a delayed message is delivered only once, by its own master or by another one.
 
-    More precisely as often as it was stored, since producers repeat unacknowledged sends. An acting slave
-    also delivers messages whose send got no response. A killed broker may itself deliver the timer messages
-    of its last seconds twice (`docs/duplicates.md`). And a slave repeats any delivery or transaction end that
-    it had not yet copied when its master was killed.
+    More precisely as often as it was stored: producers repeat unacknowledged sends, and so does an acting
+    slave when another master does not answer. A killed broker may itself deliver the timer messages of its
+    last seconds twice (`docs/duplicates.md`). And a slave repeats any delivery or transaction end that it had
+    not yet copied when its master was killed.
     """
 
     name = "a delayed message is delivered once, by any broker"

@@ -274,8 +274,8 @@ class AcknowledgedStaysDone(OfPairs):
 class AttemptsComeOnce(OfPairs):
     """Check that each attempt of a popped message comes once per send, from its own master or another one.
 
-    An acting slave also redelivers a message whose send got no response, and repeats what its master did just
-    before being killed. Then there are two copies, each with later attempts.
+    An acting slave repeats its own send to another master if it gets no response, and whatever its master did
+    just before being killed. Then there are two copies, each with later attempts.
     """
 
     name = "each attempt of a popped message comes once"

@@ -173,7 +173,7 @@ class MemoryDisk:
             self._files[path].cut(self._random, kept_share)
 
     def flip_bit(self, path: Path, bit: int) -> None:
-        """Flip one bit of a file; also on the platter if it is there."""
+        """Flip one bit of a file, also on the platter if its byte is synced."""
         inode = self._existing(path)
         for data in (inode.cached, inode.synced):
             if bit // 8 < len(data):
@@ -316,7 +316,7 @@ class MemoryDisk:
             self._set(str(path), None)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and its content, file by file in random order."""
+        """Remove a directory and its content, file by file in an arbitrary, fixed order."""
         start = str(path) + "/"
         inside = [name for name in self._files if name.startswith(start) or name == str(path)]
         for name in sorted(inside, key=lambda name: zlib.crc32(name.encode())):

@@ -47,7 +47,7 @@ QUEUES_MAX: Final = 12
 SHRUNK_MS_MAX: Final = 3_000
 #: The most that a broker's clock is set back while the broker is down.
 BACK_MS_MAX: Final = 3_600_000
-#: How long a master is away, which is long enough for members to turn to its slave.
+#: How long a master is away: long enough for members to turn to its slave.
 MASTER_AWAY_MS_MIN: Final = 2_000
 MASTER_AWAY_MS_MAX: Final = 8_000
 #: How long a master with an acting slave is away. An acting slave looks for its master every 3 s.
@@ -60,11 +60,11 @@ ACTS_MS: Final = (8_000, 15_000)
 SLAVE_AWAY_MS: Final = (500, 4_000)
 #: How long a master is frozen. With acting slaves, name servers drop a broker after 10 s.
 FROZEN_MS: Final = (12_000, 45_000)
-#: The chance that a slave freezes instead of ending; its master then waits for it in vain for 20 s.
+#: The chance that a lost slave is frozen, not killed; its master then waits for it in vain for 20 s.
 FROZEN_CHANCE: Final = 0.3
 KAFKA_MEMBERS_MAX: Final = 12
-#: The longest sleeps of members: less than a grace period, a rebalance timeout and a session; longer than a
-#: session.
+#: The longest sleeps of members: below a grace period, below a rebalance timeout, below a session, and above
+#: a session.
 KAFKA_SLEEP_MS_MAX: Final = (300, 3_000, 15_000, 70_000)
 #: The session of members (group.consumer.session.timeout.ms).
 KAFKA_SESSION_MS: Final = 45_000
