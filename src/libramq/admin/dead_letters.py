@@ -73,7 +73,7 @@ class DeadLetter:
         return kind and (f"{kind}: {text}" if text else kind)
 
     def again(self, topic: str | None = None) -> Message:
-        """Return a message to replay, by default to the original topic; raises ConfigError if unknown."""
+        """Return a message to replay, by default to its original topic; ConfigError if that is unknown."""
         topic = topic or self.topic
         if topic is None:
             raise ConfigError(

@@ -152,7 +152,7 @@ class _Progress:
     """The messages sent again so far, and a line about them each second on standard error."""
 
     def __init__(self, arguments: str, *, is_by_id: bool) -> None:
-        """arguments: options of this command that one to continue needs; is_by_id: it names message ids."""
+        """arguments: options to repeat in a command that continues; is_by_id: messages were named by id."""
         self._arguments = arguments
         self._is_by_id = is_by_id
         self._current: DeadLetter | None = None

@@ -125,7 +125,7 @@ async def send(namesrv: str, rows: Sequence[Sequence[str]]) -> int:
             producer.send_nowait(message, queue=queues[flight.queue_id])
             sent += 1
             if sent % STRETCH == 0:
-                await producer.flush()  # Raises the first send's error, if any.
+                await producer.flush()  # Raises the first error of these sends, if any.
                 report("progress", sent=sent)
         await producer.flush()
     return sent

@@ -115,7 +115,7 @@ async def delete_topic(
 
 @command(app, "topicStatus")
 async def topic_status(*, topic: options.Topic, admin: Operator) -> Answer:
-    """Show the first and last offsets of a topic's queues, and their last write."""
+    """Show the first and last offsets of a topic's queues, and the times of their last writes."""
     found = [
         {"broker": queue.broker_name, "queueId": queue.queue_id} | plain(ends)
         for queue, ends in (await admin.topic_ends(topic)).items()

@@ -45,7 +45,7 @@ async def _values(admin: Operator, call: "Call[dict[str, str]]", target: Target)
 
 @command(app, "updateBrokerConfig")
 async def update_broker_config(*, key: _Key, value: _Value, target: Changed, admin: Operator) -> Answer:
-    """Change an option of a broker until it stops; the broker's answer lists the changeable ones."""
+    """Change an option of a broker until it stops; a refusal lists the changeable ones."""
     brokers = list(await admin.ask_targets(calls.update_broker_config(key, value), target))
     return Answer({"brokers": brokers, key: value}, f"update broker config success, {', '.join(brokers)}")
 
@@ -111,7 +111,7 @@ async def get_namesrv_config(*, admin: Operator) -> Answer:
 
 @command(app, "updateNamesrvConfig")
 async def update_namesrv_config(*, key: _Key, value: _Value, admin: Operator) -> Answer:
-    """Change an option of each name server until it stops; the answer lists the changeable ones."""
+    """Change an option of each name server until it stops; a refusal lists the changeable ones."""
     await admin.ask_name_servers(calls.update_name_server_config(key, value))
     return Answer({key: value}, "update name server config success!")
 

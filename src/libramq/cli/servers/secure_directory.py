@@ -134,7 +134,10 @@ class SecureDirectory:
 
 
 def _require_own(path: Path, *, others: int) -> None:
-    """Raise ConfigError for a file that others own or may access: they could know or set the password."""
+    """Raise ConfigError for a link, or a path that others own or have permissions on.
+
+    They could know or set the password. others: the forbidden permission bits.
+    """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
         raise ConfigError(
