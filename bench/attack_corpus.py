@@ -174,7 +174,7 @@ def prepare_frames() -> Iterator[bytes]:
 
 
 def ping(line: socket.socket, at_name_server: bool) -> None:
-    """Return a request that costs the broker almost nothing."""
+    """Send a request that costs the server almost nothing, and read the answer."""
     line.sendall(frame(CLUSTER_INFO) if at_name_server else frame(GET_MAX_OFFSET, topic=STORED, queueId="0"))
     read_answer(line)
 

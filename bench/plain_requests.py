@@ -67,7 +67,7 @@ def send(topic: str, queue: int, body: bytes, properties: str = "") -> bytes:
 
 
 def pop(topic: str, group: str, *, count: int, invisible_ms: int, hold_ms: int = 0) -> bytes:
-    """Return a waiting pop of any queue; a new group begins at the topic's first messages."""
+    """Return a pop of any queue, held for `hold_ms`; a new group begins at the topic's first messages."""
     fields = {"consumerGroup": group, "topic": topic, "queueId": -1, "maxMsgNums": count, "initMode": 0,
               "invisibleTime": invisible_ms, "pollTime": hold_ms, "bornTime": 0, "expType": "TAG",
               "exp": "*"}  # fmt: skip
