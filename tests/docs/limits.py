@@ -116,7 +116,7 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         Limit(
             "unread data of one client",
             f"{_SERVER}:WRITE_BUFFER_BYTES_HIGH",
-            "nothing is read from it until it has",
+            "nothing is read from it meanwhile",
         ),
         Limit(
             "unread unsolicited data of one client",
