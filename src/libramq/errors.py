@@ -287,7 +287,7 @@ class FeatureNotSupported(RemoteError):
     """The broker's version lacks a feature; it was not asked, because it would do something else instead."""
 
 
-#: Remedies for brokers' answers to changes of users, by Apache's text, whose code is that of a refusal.
+#: Remedies for failed changes of users, by the text of Apache's answer: its code is that of any refusal.
 _OF_USERS: Final = {
     "The user is existed": "It exists already: libra admin updateUser changes it.",
     "The user is not exist": "libra admin listUser shows those that exist; createUser creates one.",
@@ -410,7 +410,7 @@ class Fenced(BrokerError, code=ResponseCode.FENCED):
 
 
 class UnknownMember(BrokerError, code=ResponseCode.UNKNOWN_MEMBER):
-    """3101: the coordinator does not know the member, or not any more: our clients rejoin automatically."""
+    """3101: the coordinator does not, or no longer, know the member; our clients rejoin automatically."""
 
 
 class NotCoordinator(BrokerError, code=ResponseCode.NOT_COORDINATOR):

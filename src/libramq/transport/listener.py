@@ -238,7 +238,7 @@ class Listener:
             self._give_up(accepted)
 
     async def close(self) -> None:
-        """Stop listening; by the return, connections in the making are established or refused."""
+        """Stop listening; on return, connections in progress have been established or refused."""
         if self._retry is not None:
             self._retry.cancel()
         for listening in self._listening:

@@ -51,7 +51,7 @@ class CommitLog:
         self.tail = Tail(config.tail_bytes)
         self.end = 0
         self.flushed = 0
-        #: Whether each write is flushed at once, so that writeback starts while the send is still being
+        #: Whether each write is flushed next, so that its writeback starts while the send is still being
         #: processed.
         self.is_flushed_next = False
         self.unreadable = UnreadableRecords()

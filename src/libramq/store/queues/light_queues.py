@@ -62,8 +62,8 @@ def names_of(dispatch: str) -> list[str]:
 def takes_part(topic: str) -> bool:
     """Return whether messages stored under a topic go to light queues.
 
-    Half messages get into light queues when they are committed, and dead letters are already in theirs;
-    Apache's broker adds both once more. Messages sent to a light queue do not go to others.
+    Half messages do not: they get into light queues when they are committed. Nor do dead letters, which are
+    already in theirs; Apache's broker adds both once more. Messages sent to a light queue go to no others.
     """
     return _may_have(topic) and topic != TRANS_HALF_TOPIC and not topic.startswith((DLQ_PREFIX, LIGHT_PREFIX))
 
