@@ -35,8 +35,8 @@ def weights(queues: Sequence[MessageQueue], lag: Mapping[MessageQueue, int]) -> 
         weight of a queue = 1 + its lag / the group's mean lag, rounded down
         load of a member  = the weights of its queues / its capacity
 
-    Without lag, all queues weigh 1. The optimum cannot be computed fast: this starts from current owners,
-    assigns heavy queues first, and moves a queue only if its giver and its taker become more even.
+    Without lag, all queues weigh 1. The optimum cannot be computed fast. `even_by_lag` starts from current
+    owners, assigns heavy queues first, and moves a queue only if its giver and its taker become more even.
     """
     waiting = {queue: max(0, lag.get(queue, 0)) for queue in queues}
     unit = max(LAG_UNIT_MIN, sum(waiting.values()) // max(1, len(waiting)))
@@ -229,7 +229,7 @@ class Taker(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """The result: each member's number of queues kept, by kind, and taken; and those assigned to each set."""
+    """Counts of queues: kept by each member, by kind; taken by each; assigned, by kind and set of members."""
 
     kept: Sequence[Mapping[int, int]]
     taken: Sequence[int]

@@ -123,7 +123,7 @@ class FlowNetwork:
         return True
 
     def _levels(self, potential: Sequence[int], excess: Sequence[int]) -> list[int] | None:
-        """Return each node's distance over arcs of no reduced cost, or None if no deficit is reached."""
+        """Return each node's distance in arcs of no reduced cost, or None if no deficit is reached."""
         to, left, cost, arcs = self._to, self._left, self._cost, self._arcs
         level = [-1] * len(arcs)
         ring = [node for node, amount in enumerate(excess) if amount > 0]

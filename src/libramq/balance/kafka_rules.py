@@ -40,7 +40,7 @@ def kafka_range(group: Group) -> Assignment:
 
 
 def kafka_order(member: Member) -> tuple[bool, str]:
-    """Sort static members first, by name (AbstractPartitionAssignor.MemberInfo)."""
+    """Return the sort key: static members first, by name (AbstractPartitionAssignor.MemberInfo)."""
     if member.instance_id is not None:
         return False, member.instance_id
     return True, member.client_id

@@ -113,7 +113,7 @@ class BrokerAssignment:
     ) -> bool:
         """Return whether the target is up to date for this version of the group and its topics' queues.
 
-        The target of a large group counts as up to date before `fresh_until_ms`, whatever has changed.
+        The target of a large group counts as up to date until `fresh_until_ms`, despite any changes.
         """
         if self._version == version and all(
             self._queues.get(topic, []) == list(lot) for topic, lot in queues.items()

@@ -78,7 +78,7 @@ class Settled:
     """A rebalance has ended: every queue is held by its target member.
 
     This event has the facts that brokers cannot observe; `groups.rebalance` records which queues moved, and
-    the duration. The figures are computed on first use, so that the members' answers do not wait for them.
+    the duration. The figures are computed on access, so that the members' answers do not wait for them.
     They leave out retry topics, which carry no load.
 
     profiles: the remaining members'. names: client ids of all members, including departed ones. before,
