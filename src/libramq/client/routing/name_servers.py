@@ -42,8 +42,8 @@ Routed = Callable[[TopicRouteData | LibraError], None]
 #: Called with the routes of topics (None for no route), and the error if no name server answered.
 Found = Callable[[dict[str, TopicRouteData | None], NameServerUnavailable | None], None]
 
-#: Ours: how many missing topics have their nearest name cached. Each send would search again, which takes a
-#: second among 10,000 names.
+#: Ours: how many missing topics have their nearest name cached. Otherwise each send would search again, which
+#: takes a second among 10,000 names.
 HINTS_MAX: Final = 100
 #: Ours: how long a nearest name is cached: ClientConfig.pollNameServerInterval, at which routes are
 #: refreshed.

@@ -182,7 +182,7 @@ class FetchedBatch(Delivery):
 
     @property
     def is_void(self) -> bool:
-        """Return whether no more will be taken: the program continues elsewhere, or the queue is not ours."""
+        """Return whether the rest is void: the program continues elsewhere, or the queue is not ours."""
         return self.is_dropped or not self.owned.is_ours
 
     @property
