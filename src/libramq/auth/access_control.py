@@ -150,7 +150,7 @@ def _proof(secret: bytes) -> bytes:
 
 
 class DryRun:
-    """An Authenticator and an Authorizer that refuse only passwords and changes of the cluster."""
+    """An Authenticator and an Authorizer that refuse only wrong passwords and changes of the cluster."""
 
     permits_everything = False
 
@@ -161,7 +161,7 @@ class DryRun:
         self._since_ms: MonotonicMs | None = None
 
     def by_signature(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> Principal:
-        """Return the signer of a request; ANONYMOUS if the signature is not valid."""
+        """Return the signer of a request; ANONYMOUS if neither signature nor certificate is valid."""
         try:
             return self._access.by_signature(connection, fields, body)
         except NoPermission as error:

@@ -128,7 +128,10 @@ class Users:
         return account.acl(name) if account.policies else None
 
     def acls(self, part: str | None, resource_part: str | None) -> list[AclInfo]:
-        """Return all policies, optionally only of subjects, and for resources, that contain a part."""
+        """Return the policies of subjects that contain `part` (None: of all subjects).
+
+        resource_part: keep only entries for resources that contain it; None: all entries.
+        """
         found = []
         for name in sorted(self._accounts):
             acl = self._accounts[name].acl(name)

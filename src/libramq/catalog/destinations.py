@@ -27,7 +27,7 @@ REPORTED_MAX: Final = 1_000
 class Destinations:
     """Finds the queues of delayed messages.
 
-    deleted_end: returns the log offset of a topic's last deletion; messages before it were for that topic.
+    deleted_end: returns the log offset of a topic's last deletion; earlier messages were for the deleted one.
     """
 
     def __init__(self, topics: TopicTable, deleted_end: Callable[[str], int] = lambda _: 0) -> None:

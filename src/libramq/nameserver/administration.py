@@ -35,7 +35,7 @@ from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
 
-#: Ours: as many topics are encoded on the loop, in 1 ms; longer lists on a thread.
+#: Ours: up to this many topics are encoded on the loop, in 1 ms; longer lists on a thread.
 ENCODED_AT_ONCE_MAX: Final = 4_096
 
 

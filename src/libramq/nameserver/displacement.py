@@ -1,5 +1,5 @@
-"""Displacement: a registration may replace a live broker of the same name and id on another connection only
-if that connection does not answer a probe.
+"""Displacement: an unsigned registration may replace a live broker of the same name and id on another
+connection only if that connection does not answer a probe.
 
     signed with the cluster's credentials ────────────────────────────────► registered
         else: the connection of the live broker is probed
@@ -67,7 +67,7 @@ class Displacement:
         return HOLD
 
     def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
-        """Handle an answer: the connection is alive, so waiting registrations are refused."""
+        """Handle an answer: the connection is alive, so registrations that wait for it are refused."""
         if self._probes.get(connection) != answer.opaque:
             return
         for registration in list(self._registrations[connection]):
