@@ -157,7 +157,7 @@ class Registration:
 
     @property
     def is_registered(self) -> bool:
-        """Return whether a name server has answered on an open connection, or none is configured."""
+        """Return whether a name server has answered on an open connection, or none is known."""
         return not self._name_servers or any(each.is_linked for each in self._name_servers.values())
 
     def observe(self, registered: Callable[[str, Master | None], None]) -> None:

@@ -59,7 +59,7 @@ ESCAPING_FIELD: Final = "lbEscaping"
 WAIT_MS_MAX: Final = 30_000
 ANSWER_MS_MAX: Final = 3_000
 AGAIN_MS: Final = 500
-#: Ours: a master silent for less keeps its registration at name servers, which last 10 s
+#: Ours: a master silent for less keeps its registration at name servers, which lasts 10 s
 #: (registration.HEARTBEAT_TIMEOUT_MS), and its connection to its slave.
 STALL_MS_MIN: Final = 5_000
 
@@ -152,7 +152,7 @@ class ReturningMaster:
 
     def _begin(self) -> None:
         schedule, store = self._schedule, self._store
-        # Slaves lack messages stored from now on; there, an offset beyond these means another message.
+        # Slaves lack messages stored from now on; there, an offset beyond these ends means another.
         self._ends = {level: store.next_offset(names.SCHEDULE_TOPIC, level - 1) for level in schedule.levels}
         self._half_end = store.next_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         self._timer_end = store.next_offset(names.TIMER_TOPIC, 0)

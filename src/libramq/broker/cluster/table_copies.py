@@ -396,7 +396,7 @@ class ReturnedCommits:
                 continue
             topic, _, group = key.partition(SEPARATOR)
             if group == half.TRANSACTION_GROUP:
-                continue  # The master asks for this offset (`returning_master.py`), and refuses it here.
+                continue  # The master asks for it (`returning_master.py`), and refuses a commit of it.
             call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset, is_returned=True)
             self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
 

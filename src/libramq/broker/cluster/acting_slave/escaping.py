@@ -35,7 +35,8 @@ from libramq.store.rounds import Rounds
 
 #: Ours: the pause in sending after a master has asked for the offsets, unless it registers earlier.
 PAUSE_MS: Final = 60_000
-#: Ours: the interval at which a waiting master repeats its query: ReturningMaster.AGAIN_MS and an answer.
+#: Ours: the longest interval at which a waiting master repeats its query: ReturningMaster.AGAIN_MS, after an
+#: answer or ANSWER_MS_MAX.
 QUERY_INTERVAL_MS: Final = 5_000
 #: Ours: how long the record of sent messages, and a slot sent in part, are kept for a master to ask about
 #: (ReturningMaster.WAIT_MS_MAX).

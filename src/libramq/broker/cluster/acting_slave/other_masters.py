@@ -43,7 +43,7 @@ ROUTES_MAX: Final = 10_000
 class Window:
     """Messages in the order of their queue; an accepted message is replaced by None.
 
-    awaited: the places of the messages in flight. refusals: how often a broker refused each place.
+    awaited: the places of the messages in flight. refusals: the number of refusals by place.
     """
 
     def __init__(self, messages: list[MessageExt], end_offset: int) -> None:

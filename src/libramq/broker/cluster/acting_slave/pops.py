@@ -93,7 +93,7 @@ class EscapingPops:
 
     @property
     def knows_popped(self) -> bool:
-        """Return whether the journal was read; Apache's master has none to read."""
+        """Return whether the journal was read; that of Apache's master never is, and counts as read."""
         return self._in_flight is not None or self._file.content.place < 0
 
     def begin(self) -> None:

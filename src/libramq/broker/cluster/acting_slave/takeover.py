@@ -3,7 +3,8 @@
 
     a slave whose master is gone, each second
           ─► a name server: is no id lower than ours? ─► the other slaves: their progress
-          ─► do we have their last record? ─► adopt it ─► all have answered, or 3 s are over: we act
+          ─► do we have their last record? ─► adopt their progress
+          ─► all have answered, or 3 s are over: we act
 
 If an acting slave stalled or lost its name servers for 5 s, another one may have acted meanwhile, so it
 starts over with its peers' progress. A peer's progress counts only if its last record is in our log as well:

@@ -2,7 +2,7 @@
 producers, and leaves those that are too young.
 
     half topic   … ended  open │ open   renewed  ended   young    half messages behind the committed offset
-                                 sent ─► a half message there, whose producer is checked with
+                                 sent ─► a half message there, checked by that master
 
 The committed offset of CID_RMQ_SYS_TRANS records what the slave has passed on. A returning master adopts it,
 refuses to end half messages before it, and ends later copies of them that were not copied

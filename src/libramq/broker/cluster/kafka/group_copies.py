@@ -92,7 +92,7 @@ class _Sender:
         self.modern.clear()
 
     def apply(self, body: PeerGroupsBody, room: int) -> None:
-        """Apply a request's changes. room: the number of groups to keep; a group beyond that is left out."""
+        """Apply a request's changes. room: how many groups are kept; each as a whole or not at all."""
         whole = set()
         for key in body.gone:
             name, is_member, _ = key.partition(SEPARATOR)
@@ -489,7 +489,7 @@ class GroupSuccessors:
         _call(released)
 
     def _withdraw(self, name: str, successor: str | None) -> list[Callable[[], None]]:
-        """Stop replicating a group to a successor; return the callbacks that waited for that."""
+        """Stop replicating a group to a successor; return the callbacks that waited for it."""
         self._of.pop(name, None)
         to = self._successors.get(successor or "")
         if to is None:

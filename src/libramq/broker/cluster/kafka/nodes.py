@@ -47,7 +47,7 @@ class Node(NamedTuple):
 
 
 class Nodes:
-    """All brokers of the cluster that Kafka's clients see."""
+    """All brokers of the cluster, as Kafka's clients see them."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Nodes:
     def is_alone(self) -> bool:
         """Return whether no other broker has ever been seen.
 
-        Then no other broker can have numbered a queue, and none is written: partitions are queue ids.
+        Then no other broker can have numbered a queue, and no numbering is written: partitions are queue ids.
         """
         return not self.known and not self._peers.links
 
@@ -136,9 +136,9 @@ class Nodes:
         return counts
 
     def holders(self, topic: str) -> set[str]:
-        """Return the brokers with queues of a topic, including those absent since before our start.
+        """Return the brokers that have queues of a topic, or may have some and have not answered yet.
 
-        The numbering lists these, unless a kill came before it was saved.
+        The numbering lists brokers absent since before our start, unless a kill came before it was saved.
         """
         unanswered = self._peers.links.keys() - self.known.keys()
         return {*self.counts(topic), *self.numbering(topic).counts(), *unanswered}
