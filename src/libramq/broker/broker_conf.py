@@ -145,7 +145,7 @@ def load_broker_config(
 
 
 def advice(name: str, options: type = BrokerConfig) -> str:
-    """Suggest the most similar option in a message about an unknown one; empty if there is none."""
+    """Return a "did you mean" hint for a message about an unknown option; empty if no name is similar."""
     named = [(option.name, str(option.metadata["name"])) for option in fields(options) if option.metadata]
     # As commands name them, for example metricsPort.
     by_lower = {ours.replace("_", ""): known for ours, known in named}

@@ -23,7 +23,7 @@ from libramq.offsets.consumer_offset import SEPARATOR, ConsumerOffset
 FILE_NAME: Final = "groupBeginnings.json"
 #: Ours: how often the file is saved.
 SAVE_MS: Final = 1_000
-#: Ours: entries added between two searches for entries that no longer count.
+#: Ours: at least this many entries are added between two searches for entries that no longer count.
 UNCHECKED_MAX: Final = 1_000
 #: Ours: queues with offsets, of all groups, as many as PULL_OFFSETS_MAX; beyond this, the oldest groups are
 #: forgotten.

@@ -37,9 +37,10 @@ WAITING_MAX: Final = 4_096
 #: Ours: clock synchronisation moves the clock by less (ntpd steps from 128 ms on); a delay may be wrong by
 #: this much.
 UNNOTICED_MS: Final = 100
-#: Ours: changes of the clock that are remembered; more are unlikely while messages wait.
+#: Ours: changes of the clock that are remembered; more are unlikely while messages wait. The oldest are
+#: forgotten.
 SETTINGS_MAX: Final = 1_000
-#: Ours: due messages per append, in 0.5 ms.
+#: Ours: due messages per append, which takes 0.5 ms.
 APPENDED_MAX: Final = 32
 
 
@@ -63,7 +64,7 @@ class LevelAccount(Document, frozen=True, kw_only=True):
         return self.waiting[place] if place < len(self.waiting) else self.until
 
     def is_ahead_of(self, other: "LevelAccount") -> bool:
-        """Return whether this account has more delivered than another one."""
+        """Return whether this account records more deliveries than another one."""
         if self.until == other.until:
             return len(self.waiting) < len(other.waiting)
         return self.until > other.until

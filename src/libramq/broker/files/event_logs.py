@@ -28,7 +28,7 @@ from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: Ours: events per append, in 1 ms.
+#: Ours: events per append, which takes 1 ms.
 APPENDED_MAX: Final = 32
 
 

@@ -1,5 +1,5 @@
-"""The message log: appends messages for services, several of them all or none, with the error code for each
-refusal of the store (disk full, too long, too few slaves).
+"""The message log: appends messages for services, several together or none of them, with the error code for
+each refusal of the store (disk full, too long, too few slaves).
 
 Upstream: SendMessageProcessor.handlePutMessageResult.
 """

@@ -1,7 +1,7 @@
 """The passed-on file (config/popPassedOn.json): which popped messages of its master an acting slave has
 passed on or seen acknowledged.
 
-The messages are at other masters, so it is written at once, without waiting for the log.
+It refers to messages that other masters have, so it is written at once, without waiting for the log.
 """
 
 from collections.abc import Container
@@ -90,7 +90,7 @@ class PassedOnFile:
         self.content = msgspec.structs.replace(self.content, place=place)
 
     def pass_halves_on(self, begin: int, end: int) -> None:
-        """Note where passing on half messages begins, and where their topic ends; unless it continues."""
+        """Note where passing on half messages begins, and their topic's end, unless that end is known."""
         if self.content.halves is None or self.content.halves[1] != end:
             self.content = msgspec.structs.replace(self.content, halves=(begin, end))
 

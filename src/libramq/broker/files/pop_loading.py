@@ -121,7 +121,7 @@ class JournalReader:
         self._offset = max(place, store.min_offset(names.TIMER_TOPIC, 0))
 
     def step(self, is_moved: Callable[[MessageExt], bool] = lambda message: False) -> bool:
-        """Read on; return whether there is more. May raise ColdRead. is_moved: entries to leave out."""
+        """Read on; return whether there is more. May raise ColdRead. is_moved: whether to leave one out."""
         if self._offset >= self.end:
             return False
         read = self._store.read(names.TIMER_TOPIC, 0, self._offset, self._read_max, READ_BYTES_MAX)

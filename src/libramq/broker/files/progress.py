@@ -9,9 +9,9 @@ took the log, they would be lost for good. So a file is written in three steps:
         allowed    when the log is flushed up to there; a flush is requested
         written    on a thread, whole, with an fsync
 
-Other progress in the log (timers, transactions, POP acknowledgements) belongs here too. Two non-files follow
-the same rule elsewhere: the checkpoint waits in `store.flush`, and a journal of commits, which the kernel may
-write at any time, is cut to the recovered log before anything is appended to it.
+Other progress in the log (timers, transactions, POP acknowledgements) belongs here too. Two things that are
+not files follow the same rule elsewhere: the checkpoint waits in `store.flush`, and a journal of commits,
+which the kernel may write at any time, is cut to the recovered log before anything is appended to it.
 """
 
 from collections.abc import Callable
@@ -133,7 +133,7 @@ class ProgressFile:
             taken.written()
 
     def finish(self) -> None:
-        """Write the current content, once the log is flushed, and wait for the disk. Raises OSError."""
+        """Write the current content and wait for the disk; the log must be flushed. Raises OSError."""
         if self.taken is not None:
             self.taken.failed()
         self._begin()

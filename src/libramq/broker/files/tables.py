@@ -1,8 +1,8 @@
 """The tables of a broker below `config/`: topics, groups, users, fences, coordinated groups and others; how
 each is loaded and when it is folded.
 
-Each has a ledger: a change is in its journal before it takes effect, and the whole table is written soon
-after by a thread (`plan_folds`). Only the filters have none, as members' heartbeats register them again.
+Each but the filters has a ledger: a change is in its journal before it takes effect, and the whole table is
+written soon after by a thread (`plan_folds`). Members' heartbeats register the filters again.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -52,7 +52,7 @@ class AssignerPeers(Protocol):
         """Return the members of a group that is coordinated here, as all brokers reported them."""
 
     def has_all_reports(self) -> bool:
-        """Return whether every broker has reported its members and assignments, or has been given up."""
+        """Return whether every broker has reported its members and assignments, or has been given up on."""
 
     def assign(
         self, coordinator: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]

@@ -67,7 +67,7 @@ class ClientWatch:
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)
 
     def users_changed(self, is_known: Callable[[Principal], bool]) -> None:
-        """Remove the clients of disabled users; their next requests are refused."""
+        """Remove the clients of users that are no longer valid; their next requests are refused."""
         self._work(self._consumers.remove_disabled(is_known))
         self._work(self._producers.remove_disabled(is_known))
 

@@ -150,7 +150,7 @@ class ConsumerClients:
     def require_room(
         self, group_name: str, peer: Connection, subscriptions: Sequence[SubscriptionData]
     ) -> None:
-        """Raise SystemBusy if there is no memory left for a member's subscriptions beside all others."""
+        """Raise SystemBusy if a member's subscriptions exceed the memory limit, together with all others."""
         if not self._groups.have_room(group_name, peer, subscriptions):
             raise broker_error(
                 ResponseCode.SYSTEM_BUSY,

@@ -182,7 +182,7 @@ class GroupOffsets:
             finish()
 
     def remove(self, group: str, queues: Sequence[MessageQueue], done: Callable[[Set[str]], None]) -> None:
-        """Delete offsets at other brokers; `done` is called with those that have some of them left."""
+        """Delete offsets at other brokers; `done` is called with the brokers that still have some of them."""
 
         def removed(failed: Set[str]) -> None:
             self._forget(group, [queue for queue in queues if queue.broker_name not in failed])
@@ -191,9 +191,9 @@ class GroupOffsets:
         self._send_all(Exchange(group, removed=queues), {queue.broker_name for queue in queues}, removed)
 
     def delete(self, group: str, done: Callable[[bool], None]) -> None:
-        """Delete a group at other brokers; `done` is called with whether none of them has offsets of it left.
+        """Delete a group at other brokers; `done` is called with whether none of them has offsets left.
 
-        One that is away has them, as far as there are copies.
+        A broker that is away counts as having them if there are copies of its offsets here.
         """
 
         def deleted(failed: Set[str]) -> None:

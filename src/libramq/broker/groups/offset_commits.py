@@ -264,7 +264,7 @@ class OffsetCommits:
             self._write_or_keep()
 
     def copy(self, key: str, offsets: Mapping[int, int], resets: Mapping[int, int]) -> None:
-        """Replace the offsets of a topic and group by the master's; later commits at this slave remain."""
+        """Replace the offsets of a topic and group by the master's; higher ones committed here remain."""
         own = self.at_slave.table.get(key, {})
         if own:
             ahead = {each: offset for each, offset in own.items() if offset > offsets.get(each, -1)}
@@ -292,7 +292,7 @@ class OffsetCommits:
                 raise
 
     def cut(self) -> None:
-        """Lower offsets to the ends of queues: the log was truncated, and new messages reuse the rest."""
+        """Lower offsets beyond the ends of queues: the log was truncated, and new messages reuse them."""
         self._change(self._ledger.offsets.clamp(self._store.max_offset))
         self.at_slave.cut(self._store.max_offset)
 

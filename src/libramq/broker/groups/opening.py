@@ -74,7 +74,7 @@ class QueueOpening:
     def open_granted(
         self, group: str, claims: Claims, connection: Connection, *, client_id: str | None
     ) -> Openings:
-        """Open the local ones of a member's new queues; answer the member once they are durable.
+        """Open the local ones of a member's new queues; the member may be answered once they are durable.
 
         client_id: the member's, if known. Queues that cannot be opened now are left out: the member opens
         them itself, and then gets the reason.

@@ -52,7 +52,7 @@ class Removal:
             self._topics.delete(each, wall_ms)
             self._store.delete_topic(each, may_be_awaited=exists)
             self._offsets.remove_topic(each)
-            # Otherwise a new topic of that name would reach their offsets only later.
+            # Otherwise they would wait until a new topic of that name reaches their offsets.
             self._ending.add(self._held.of_topic(each))
             self._coordination.topic_removed(each)
 

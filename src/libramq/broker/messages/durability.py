@@ -211,7 +211,7 @@ class Durability:
         return self._log.is_running or self._queues.is_running
 
     def settle(self) -> None:
-        """Flush the stored data, including that not covered by a flush under way; then wait for more."""
+        """Flush the stored data, or what a flush under way leaves, after it; then wait for more."""
         store = self._store
         if not self._log.is_running and (self._journals.is_wanted or store.is_flush_wanted):
             self._journals.is_wanted = False

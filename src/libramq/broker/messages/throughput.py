@@ -111,7 +111,7 @@ class Throughput:
         return self._rate(count + sum(bucket.gets.get(pair, 0) for bucket in self._recent()))
 
     def windows(self, key: "Key | None") -> tuple[Rate, Rate, Rate] | None:
-        """Return the rates of a topic, or of a group in it, in the last minute, hour and day; None: none."""
+        """Return the last minute, hour and day of a topic, or of a group and topic; None if all are 0."""
         if key is None:
             return None
         now_ms = self._clock.monotonic_ms()

@@ -119,7 +119,10 @@ class Acknowledging:
         return Acknowledged(end, refused)
 
     def acknowledge_sets(self, popped: Iterable[AckSet], now: Now, *, ordered: Iterable[AckSet] = ()) -> int:
-        """Journal messages of check points as done; return the log's end, or 0 if nothing was written."""
+        """Journal messages of check points as done; return the log's end, or 0 if nothing was written to it.
+
+        ordered: sets of messages popped in order.
+        """
         for (topic, group, queue_id, start, pop_time_ms), bit_set in ordered:
             queue = group, topic, queue_id
             for offset in self._ordering.in_flight(queue, pop_time_ms):

@@ -1,7 +1,7 @@
 """Ordering: how a broker performs ordered pops. Each change is journalled before it takes effect, and a queue
 that becomes free wakes held pops; `pop/ordered.py` decides.
 
-So a kill frees no queue. Apache's broker writes its file every 10 s, and may deliver messages twice.
+So a kill frees no queue. Apache's broker writes its file every 10 s, and a kill makes it deliver twice.
 Upstream: ConsumerOrderInfoManager.java, AckMessageProcessor.ackOrderly.
 """
 

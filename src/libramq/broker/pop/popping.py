@@ -250,7 +250,7 @@ class Popping:
             self._waking.add([which])
 
     def _expired(self, held: HeldPop[Pop]) -> None:
-        """Answer a pop that got no message: any message that came was filtered out."""
+        """Answer an expired pop without messages: a message for it would have woken it."""
         held.request.waiter.answer(PopResult(0, 0))
 
     def _run_held(self, pop: Pop, until_ms: MonotonicMs | None, only: tuple[str, int] | None = None) -> bool:

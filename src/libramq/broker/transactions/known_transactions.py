@@ -51,7 +51,7 @@ class KnownTransactions:
     """The open and the ended transactions; offsets refer to the one queue of each topic.
 
     unread_before: half messages before it may have ended or may be copies; they are still being read.
-    held_before: a slave may have passed on half messages before it; its answer is pending.
+    held_before: a slave may have passed on half messages before it; that slave's answer is pending.
     """
 
     def __init__(self, half_offset: int, op_offset: int) -> None:

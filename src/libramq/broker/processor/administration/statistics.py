@@ -1,5 +1,5 @@
 """GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST and similar requests: the queues of a
-topic and their units, the progress of one or all groups (without popped messages), the connected clients, and
+topic and their units, the progress of one or all groups (less messages in flight), the connected clients, and
 counts.
 
 Upstream: AdminBrokerProcessor.java.

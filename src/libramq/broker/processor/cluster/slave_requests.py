@@ -87,7 +87,7 @@ _REFUSALS: Final = {
 }
 #: Ours: forwarded requests under way.
 FORWARDED_MAX: Final = 1_000
-#: Ours: how long the master may take for one, in addition to holding a pop.
+#: Ours: how long the master may take for a forwarded request, in addition to holding a pop.
 FORWARDED_MS: Final = 3_000
 #: Credentials of the sender, which this slave has authorised; the slave signs for itself.
 _NOT_FORWARDED: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})

@@ -27,7 +27,10 @@ GROUPS_PER_LIST_MAX: Final = 1_000
 
 
 class GroupAdministration:
-    """The processor of queries and changes of groups. held: pulls to be ended when their group is deleted."""
+    """The processor of queries and changes of groups.
+
+    held: pulls, which are refused when their group is deleted or forbidden their topic.
+    """
 
     def __init__(
         self,

@@ -46,9 +46,8 @@ LISTED_QUEUE_BYTES: Final = 512
 class AssignmentWaiter(RequestWaiter):
     """A waiter for an assignment, whose new queues are opened with the answer.
 
-    member: None while joining; the answer names it. listed: the queues that the member already has. They are
-    not opened with the answer, which would fence pulls and commits that are on their way under the last
-    claim.
+    member: None while joining; the answer names it. listed: the queues that the member already has. Opening
+    them with the answer would fence pulls and commits that are on their way under the last claim.
     """
 
     __slots__ = ("_coordinator", "_group", "_listed", "_member", "_opening")
@@ -292,7 +291,7 @@ class GroupBegin:
 
     @serves(RequestCode.GROUP_BEGIN)
     def handle(self, request: Request) -> Work[Outcome]:
-        """Return the time from which the group reads queues without an offset; none for a new group."""
+        """Return from when a group reads queues without an offset; none if it is new to the topic."""
         header: h.GroupBeginHeader = request.header
         group, topic = header.consumer_group, header.topic
         self._topics.require(topic)

@@ -5,7 +5,7 @@ operator sets a group's offsets, or queries the progress of groups; a reset depe
     Kafka's members      refused by all brokers, as by Kafka: their clients would commit over it
     broadcasting         notified (RESET_CONSUMER_CLIENT_OFFSET): each member keeps its own offsets
     all others           pending: set, and protected from commits until a consumer reads from there; Java's
-                         held pulls are answered with the new offset at once, others are notified as well
+                         held pulls are answered with the new offset at once, other clients are notified
 
 A member that delays its pulls because it has much to handle would learn of a pending reset late. So clients
 are notified, except Java's: its push consumers would pause for 10 s, and its other consumers would do

@@ -96,7 +96,7 @@ class EndTransaction:
         return ReplyWhenDurable(self._store.end if stored is None else stored.end, SUCCESS)
 
     def _read_on(self, request: Request) -> Work[Outcome]:
-        """Load transactions that ended before the start, then decide: Java's producer does not repeat it."""
+        """Load transactions that ended before the start, then decide: Java's producer does not ask again."""
         while not self._loading.is_done:
             yield from self._store.reading(self._loading.read_on)
             yield None
