@@ -111,7 +111,7 @@ class Copies:
 
 
 def _one_a_machine(slaves: Sequence[HAConnection]) -> list[HAConnection]:
-    """Return the slaves, only the most advanced one of several connections from the same machine.
+    """Return the slaves, but of several connections from one machine only the most advanced one.
 
     A slave that returns before its master has noticed its absence does not count as two copies.
     """

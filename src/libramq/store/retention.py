@@ -6,10 +6,10 @@ never after the recovery point), and refuses sends when the disk is full.
         above diskSpaceWarningLevelRatio                           sends are refused
 
 A file's age counts from its last write. A cleaning selects files, then raises the minimum offsets of the
-queues and of the log, so that pulls below fail before a file is gone. Files are removed once a later recovery
-point is on the disk: first the log's, oldest first and each durably before the next, so that a crash leaves
-no gap; then the queues', where a gap is harmless. Threads do the slow part, examining and removing files,
-while the store continues. Removed files stay readable where they are open.
+queues and of the log, so that pulls below get OFFSET_TOO_SMALL before a file is gone. Files are removed once
+a later recovery point is on the disk: first the log's, oldest first and each durably before the next, so that
+a crash leaves no gap; then the queues', where a gap is harmless. Threads do the slow part, examining and
+removing files, while the store continues. Removed files stay readable where they are open.
 
 Upstream: DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService; MappedFileQueue.
 deleteExpiredFileByTime, which always deletes ten files.

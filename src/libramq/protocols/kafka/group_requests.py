@@ -332,7 +332,7 @@ class GroupRequests(ABC, Generic[G]):
                 self._finish(name)
 
     def _lost(self, connection: Connection, members: Collection[Who]) -> None:
-        """Await members whose connection has ended only for a short time: most such clients are dead."""
+        """Shorten the wait for members whose connection has ended: most such clients are dead."""
         if not self._grace_ms:
             return
         now_ms = self._clock.monotonic_ms()
