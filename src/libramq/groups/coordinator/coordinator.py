@@ -302,19 +302,19 @@ class Coordinator(Generic[P, T]):
         return group.members.profiles if group is not None else ()
 
     def forget_former(self, leave: rq.Leave) -> None:
-        """Note a member that leaves a group which was left to another broker: that need not await it."""
+        """Note that a member has left a group given up to another broker, which need not await it."""
         _, members = self.former(leave.group)
         if members is not None and leave.member in members:
             members.remove(leave.member)
 
     def members_of(self, group: str) -> tuple[int, list[str] | None]:
-        """Return a group's epoch and members; as they were last, if it was left to another broker."""
+        """Return a group's epoch and members; the last known ones if another broker has the group."""
         if group in self._groups and (known := self._groups[group]).balance.queues.epoch:
             return known.balance.queues.epoch, list(known.members.members)
         return self.former(group)
 
     def former(self, group: str) -> tuple[int, list[str] | None]:
-        """Return the epoch and the members of a group when it was left to another broker."""
+        """Return the epoch and members that a group had when it was given up to another broker."""
         return self._former.get(group, (0, None))
 
     def opened(self, group_name: str, claims: Claims) -> None:

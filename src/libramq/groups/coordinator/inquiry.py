@@ -101,8 +101,8 @@ class GroupInquiry:
         A member that claims a queue under the epoch of its opening at the fence keeps the queue: a
         partitioned coordinator may have granted it to another member since without being able to revoke it.
         Among other claims the highest epoch wins. A member that claims nothing has lost its state, and gets
-        back the queues it had opened. If a member lists other queues but not an opened one, the opening
-        predates its release. A claim above the fence's epoch was not opened yet, or the fence has lost it.
+        back the queues it had opened. If a member lists other queues but not an opened one, it has released
+        that one since. A claim above the fence's epoch was not opened yet, or the fence has lost it.
         """
         held = {
             queue: holding

@@ -3,8 +3,8 @@ follow.
 
     TABLE[event][state]  =  action, possible next states
 
-A combination that is not in the table is impossible: `handle` refuses it and logs an error. `draw` prints the
-table for `docs/design/coordinated-groups.md`.
+A combination that is not in the table is impossible: `handle` refuses it and logs an error. `draw` renders
+the table for `docs/design/coordinated-groups.md`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
