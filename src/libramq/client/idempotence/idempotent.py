@@ -2,8 +2,8 @@
 
 claimed by us        ─► handled ─► success: done · retried, rejected or failed: released
 done already         ─► skipped
-claimed by another   ─► skipped, and comes again, uncounted, when its claim may be over: the other may fail
-  in order           ─► so does all that is behind it
+claimed by another   ─► skipped, and redelivered, uncounted, when its claim may be over: the other may fail
+  in order           ─► so are the messages behind it
 """
 
 import asyncio

@@ -115,4 +115,4 @@ class BatchResults(Sequence[SendResult]):
             repeat(reply.transaction_id),
             repeat(reply.recall_handle),
         )
-        return map(tuple.__new__, repeat(SendResult), columns)  # A quarter of the time of calls.
+        return map(tuple.__new__, repeat(SendResult), columns)  # A quarter of the constructor's time.

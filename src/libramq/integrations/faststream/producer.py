@@ -95,7 +95,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         self.codec: Any = DefaultCodec()
 
     def connect(self, serializer: Any, codec: Any) -> None:
-        """Set the serializer for bodies."""
+        """Set the serializer and the codec of bodies; without a codec, the default one."""
         self.serializer = serializer
         self.codec = codec or DefaultCodec()
 
