@@ -56,7 +56,7 @@ class InnerItems(NamedTuple):
 
 
 def find_items(data: bytes, batches: Sequence[Batch]) -> InnerItems:
-    """Return the items of all readable batches, whose last items must end with the batch."""
+    """Return the items of all readable batches; the last item of each must end with its batch."""
     placed = [(batch, starts) for batch in batches if (starts := _starts(data, batch)) is not None]
     kept = [batch for batch, _ in placed]
     starts = np.concatenate([starts for _, starts in placed]) if placed else np.empty(0, dtype=np.int64)

@@ -128,7 +128,7 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         thread, self._thread = self._thread, None
         assert thread is not None
-        if thread.is_parents:  # A forked child must not stop it at exit.
+        if thread.is_parents:  # A forked child must not stop its parent's servers.
             return
         try:
             thread.run(self.stop()).result()

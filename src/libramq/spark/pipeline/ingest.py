@@ -427,7 +427,7 @@ class Table(Protocol):
 
 
 def without_duplicates(batch: "DataFrame", table: Table, identity: Identity, within_ms: int) -> "DataFrame":
-    """Return a batch's rows without ids seen within a time, earlier in the batch or in the table.
+    """Return a batch's rows, except repetitions of an id in the batch or the table within a time.
 
     Of several duplicates in one batch, the one stored first stays. A message without a key is never a
     duplicate by key. Spark's own deduplication is not used: it drops rows older than its watermark, and a

@@ -200,9 +200,9 @@ class SlavesHaveTheLog(Invariant):
 class PromotionsLoseNothing(Invariant):
     """Check that a promoted slave has every message that its SYNC_MASTER acknowledged.
 
-    Whenever the master ends, and at the end of the simulation, starts a broker as a master on a copy of the
-    slave's disk. Under ASYNC_FLUSH a slave may lose messages it had confirmed in a power cut, until it has
-    copied them again.
+    Whenever the master ends, and at the end of the simulation, this starts a broker as a master on a copy of
+    the slave's disk. Under ASYNC_FLUSH a power cut may take messages that the slave had confirmed, which it
+    lacks until it has copied them again.
     """
 
     name = "messages acknowledged by a SYNC_MASTER survive the promotion of its slave"

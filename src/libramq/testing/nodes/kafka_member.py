@@ -186,7 +186,7 @@ READ_RETRY_MS: Final = 200
 METADATA_MS: Final = 3_000
 #: fetch.max.wait.ms.
 WAIT_MS_MAX: Final = 500
-#: Ours: some dozen of the producers' messages, which have a few hundred bytes.
+#: Ours: a few dozen of the producers' messages, which have a few hundred bytes each.
 FETCH_BYTES_MAX: Final = 10_000
 #: The chance that a commit under an old epoch follows a commit.
 STALE_CHANCE: Final = 0.2
@@ -203,7 +203,8 @@ _LAST_DELTA_AT: Final = 23
 class KafkaReader:
     """Reads its member's partitions.
 
-    Metadata ─► leaders OffsetFetch ─► position ─► Fetch, from each leader ─► OffsetCommit, now and then
+    Metadata    ─► leaders
+    OffsetFetch ─► position ─► Fetch, from each leader ─► OffsetCommit, now and then
     """
 
     def __init__(self, world: World, member: "SimulatedKafkaMember", brokers: Sequence[str]) -> None:
