@@ -292,7 +292,7 @@ class Audit:
 
 
 class AuditedAuthorizer:
-    """An Authorizer that records its refusals, for protocols whose requests are authorized by resource.
+    """An Authorizer that records its refusals, for protocols whose requests name their resources one by one.
 
     Refused lookups of topics are not recorded: to list topics, each of them is checked.
     """

@@ -222,7 +222,7 @@ def _is_within(host: str, networks: Collection[Network]) -> bool:
     return address is not None and any(address in network for network in networks)
 
 
-@lru_cache(maxsize=10_000)  # One for each connection's host; parsing takes 1 µs.
+@lru_cache(maxsize=10_000)  # As many hosts as connections; parsing takes 1 µs.
 def _address(host: str) -> Address | None:
     try:
         address = ipaddress.ip_address(host.strip("[]").partition("%")[0])

@@ -25,7 +25,7 @@ BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
 SLOW_MS: Final = 1_000
 #: Ours: one line a second, because every request is slow if the disk stalls.
 LOG_MS: Final = 1_000
-#: Invalid codes are counted together, because a client may send any number.
+#: Unknown codes are counted together, because a client may send any number.
 UNKNOWN: Final = "unknown"
 _REQUESTS: Final = {code.value: code.name.lower() for code in RequestCode}
 _RESPONSES: Final = {code.value: code.name.lower() for code in ResponseCode}

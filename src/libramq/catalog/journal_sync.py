@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class SyncPlan(NamedTuple):
-    """A pending fsync. through: the count of changes that it makes durable."""
+    """A pending fsync. through: how many changes in all are durable afterwards."""
 
     paths: tuple[Path, ...]
     directories: tuple[Path, ...]

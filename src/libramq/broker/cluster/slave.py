@@ -210,7 +210,7 @@ class Slave:
         return is_awaiting
 
     def interrupted(self) -> None:
-        """Forget unfinished sends, but not their results: another slave may have acted meanwhile."""
+        """Forget pending sends, but not the finished ones: another slave may have acted meanwhile."""
         if self.escaping is not None:
             self.escaping.begin_again()
 

@@ -86,8 +86,8 @@ class Loaded:
         revive_queue = message.queue_id
         if message.topic == names.TIMER_TOPIC:
             revive_queue = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
-        # Only the wall clock ran while the broker was down. If set back, it must not hide a message any
-        # longer.
+        # Only the wall clock ran while the broker was down. If set back, it must not hide a message for
+        # longer than its invisible time.
         left_ms = entry.pop_time_ms + entry.invisible_ms - int(now.wall_ms)
         due_ms = now.monotonic_ms + max(0, min(left_ms, entry.invisible_ms))
         found = check_point_of(entry, revive_queue=revive_queue, place=place, due_ms=due_ms)

@@ -87,7 +87,7 @@ class ClientWatch:
 
     def _check(self, now_ms: MonotonicMs) -> None:
         self._is_checking = True
-        # First, so that the check sees deliveries before the next retries. It may wait for the disk.
+        # First, so that the check counts retries delivered before the next check. It may wait for the disk.
         self._work(self._retries.look())
         self._work(self._check_all(now_ms))
 

@@ -1,7 +1,7 @@
 """Acknowledging: how acknowledgements and changes of the invisible time affect popped messages. If one comes
 too late, it changes nothing.
 
-    acknowledge      journalled, then answered; one for a message no longer in flight is ignored
+    acknowledge      journalled, then answered; if the message is no longer in flight, only answered
     change           a new check point of one message, and the end of the old one, by one append
 
 Upstream: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.

@@ -3,7 +3,7 @@ retry topic at other masters, and accepts acknowledgements of them.
 
     journal, from its master's place on ─► check points in flight, by when their messages are visible again
         ─► due ─► the messages of some, 32 at once ─► sent to their group's retry topic at other masters
-        ─► the mark (`pop/passed_on.py`): everything before it was passed on
+        ─► the mark (`pop/passed_on.py`): passed on up to here, except those that wait
 
 The journal does not grow while the master is gone, so it is read once. Acknowledgements received here are in
 the account as well, which the master asks for. If no other master hosts its topic, a check point waits and

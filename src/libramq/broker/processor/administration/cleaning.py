@@ -1,5 +1,6 @@
-"""DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC: an operator frees disk space;
-each request removes at once:
+"""DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC: an operator frees disk space.
+
+Each request removes at once:
 
     deleteExpiredCommitLog   log files older than fileReservedTime, without waiting for deleteWhen
     cleanExpiredCQ           queue files whose messages lie before the log's beginning

@@ -1,5 +1,5 @@
 """INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET, QUERY_CONSUME_TIME_SPAN and similar requests: an
-operator sets a group's offsets, or queries the progress of groups; a reset depends on the kind of group:
+operator sets a group's offsets, or queries the progress of groups; a reset depends on the kind of group.
 
     coordinated group    its queues are closed at the fence, the offsets set, the queues granted again
     Kafka's members      refused by all brokers, as by Kafka: their clients would commit over it
