@@ -24,7 +24,8 @@ log = get_logger(__name__)
 
 #: BrokerController.initialize: two minutes.
 LOOK_MS: Final = 120_000
-#: BrokerController.initialize: its first look is after ten seconds; ours is at once, and repeated after ten.
+#: BrokerController.initialize: its first look is after ten seconds; ours is at once, and repeated every ten
+#: until it has found name servers.
 FIRST_MS: Final = 10_000
 
 #: Returns the addresses on a page or raises NameServerUnavailable; blocks.

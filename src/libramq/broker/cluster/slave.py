@@ -231,7 +231,7 @@ class Slave:
         self._copies.settle()
 
     def _may_cut(self, end: int) -> bool:
-        """Remove everything from the disk that refers to the part to truncate; return whether it is gone."""
+        """Remove from the disk all references to the part to cut; return whether the log may be cut now."""
         if self.escaping is not None:
             self.escaping.forget()
         if self.acting is not None:

@@ -94,8 +94,8 @@ class Redelivery:
     ) -> Target | None:
         """Return the dead-letter queue for a client's send to its group's retry topic; None if it goes there.
 
-        It becomes a dead letter after too many attempts, and in orderly consumption. times_max: None: the
-        group's.
+        The message becomes a dead letter after too many attempts, and in orderly consumption. times_max:
+        None: the group's.
         """
         name = names.retry_group(
             topic, is_group=self._groups.__contains__, is_topic=self._topics.__contains__
