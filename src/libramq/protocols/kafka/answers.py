@@ -13,6 +13,7 @@ An unfinished slot is parked in the purgatory, so it disappears with its connect
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from libramq.kernel.connection import Connection, Principal
@@ -139,6 +140,20 @@ class Slot(Parked):
             done([work(item) for item in items])
         else:
             self.proceed(self._steps(items, work, done))
+
+    def begin_each(
+        self,
+        items: Sequence[T],
+        begin: Callable[[T, Callable[[R], None]], None],
+        done: Callable[[list[R]], None],
+    ) -> None:
+        """Begin the work for each item; call `done` with the results, in order, once all have arrived."""
+        results: Results[R] = Results(len(items), self.guarded(done))
+        self.each(
+            list(enumerate(items)),
+            lambda each: begin(each[1], partial(results.put, each[0])),
+            lambda _: None,
+        )
 
     def answer_each(
         self, items: Sequence[T], work: Callable[[T], R], respond: Callable[[list[R]], Message]

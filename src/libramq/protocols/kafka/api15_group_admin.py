@@ -26,7 +26,7 @@ from libramq.groups.classic.state import ClassicMember, Status
 from libramq.groups.modern.member import ModernMember
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.kernel.connection import Principal
-from libramq.protocols.kafka.answers import Results, Slot, serves
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import id_of
 from libramq.protocols.kafka.refusals import code_of_write
@@ -187,13 +187,7 @@ class GroupAdministration:
     def delete(self, request: wire.DeleteGroupsRequest, slot: Slot) -> None:
         """Delete groups without members."""
         names = list(dict.fromkeys(request.groups_names))  # Named twice, deleted once.
-        answer = slot.guarded(partial(self._answer_deleted, slot, names))
-        results: Results[ErrorCode] = Results(len(names), answer)
-        slot.each(
-            list(enumerate(names)),
-            lambda each: self._delete(slot, each[1], partial(results.put, each[0])),
-            lambda _: None,
-        )
+        slot.begin_each(names, partial(self._delete, slot), partial(self._answer_deleted, slot, names))
 
     def _answer_deleted(self, slot: Slot, names: Sequence[str], codes: Sequence[ErrorCode]) -> None:
         failed = code_of_write(self._offsets.committing) if ErrorCode.NONE in codes else ErrorCode.NONE

@@ -36,7 +36,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.kernel.connection import Principal
 from libramq.kernel.work import Work
 from libramq.message import names
-from libramq.protocols.kafka.answers import Results, Slot, serves
+from libramq.protocols.kafka.answers import Slot, serves
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import REFUSALS, Refused, code_of
 from libramq.store.message_store import MessageStore
@@ -94,15 +94,7 @@ class TopicRequests:
         def answer(results: list[R]) -> None:
             slot.answer_with(lambda: respond(results), len(results))
 
-        def begin() -> None:
-            results: Results[R] = Results(len(items), slot.guarded(answer))
-            slot.each(
-                list(enumerate(items)),
-                lambda each: change(each[1], partial(results.put, each[0])),
-                lambda _: None,
-            )
-
-        self._nodes.refresh(slot.guarded(begin))
+        self._nodes.refresh(slot.guarded(partial(slot.begin_each, items, change, answer)))
 
     @serves(wire.CreateTopicsRequest)
     def create(self, request: wire.CreateTopicsRequest, slot: Slot) -> None:
