@@ -148,7 +148,6 @@ class GroupOffsets:
         ]
         offsets: dict[MessageQueue, int] = {}
         silent = {queue.broker_name for queue in wanted or ()} - set(queried)
-        waiting = set(queried)
 
         def finish() -> None:
             copies = self._copies.get(group, {})
@@ -169,17 +168,18 @@ class GroupOffsets:
                 for queue, offset in outcome.offsets.items():
                     offsets[queue] = offset
                     self._keep(group, queue, offset, is_delivered=True)
-            waiting.discard(name)
-            if not waiting:
-                finish()
 
         undelivered = {name: self._undelivered(group, name) for name in queried}
-        for name in queried:
-            own = [queue for queue in wanted or () if queue.broker_name == name]
-            what = Exchange(group, commits=undelivered[name], queues=own, is_all=wanted is None)
-            self._others.exchange(name, what, partial(answered, name))
-        if not queried:
-            finish()
+        exchanges = {
+            name: Exchange(
+                group,
+                commits=undelivered[name],
+                queues=[queue for queue in wanted or () if queue.broker_name == name],
+                is_all=wanted is None,
+            )
+            for name in queried
+        }
+        self._exchange_all(exchanges, answered, finish)
 
     def remove(self, group: str, queues: Sequence[MessageQueue], done: Callable[[Set[str]], None]) -> None:
         """Delete offsets at other brokers; `done` is called with the brokers that still have some of them."""
@@ -207,20 +207,33 @@ class GroupOffsets:
     def _send_all(self, what: Exchange, holders: Set[str], done: Callable[[Set[str]], None]) -> None:
         """Send an exchange to all other brokers; `done` is called with the holders that did not apply it."""
         names = self._others.names()
-        waiting = set(names)
         failed = set(holders) - {*names, self._name}
 
         def answered(name: str, outcome: Exchanged | LibraError) -> None:
             if isinstance(outcome, LibraError) and name in holders:
                 failed.add(name)
+
+        self._exchange_all(dict.fromkeys(names, what), answered, lambda: done(failed))
+
+    def _exchange_all(
+        self,
+        exchanges: Mapping[str, Exchange],
+        answered: Callable[[str, Exchanged | LibraError], None],
+        finish: Callable[[], None],
+    ) -> None:
+        """Send each broker its exchange; `answered` gets each outcome, and `finish` follows the last one."""
+        waiting = set(exchanges)
+
+        def take(name: str, outcome: Exchanged | LibraError) -> None:
+            answered(name, outcome)
             waiting.discard(name)
             if not waiting:
-                done(failed)
+                finish()
 
-        for name in names:
-            self._others.exchange(name, what, partial(answered, name))
-        if not names:
-            done(failed)
+        for name, what in exchanges.items():
+            self._others.exchange(name, what, partial(take, name))
+        if not exchanges:
+            finish()
 
     # At a queue's broker.
 
