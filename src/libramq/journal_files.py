@@ -86,13 +86,15 @@ class JournalFiles:
     def fold(
         self, save: Callable[[], None], *, written: Callable[[], None], failed: Callable[[], None]
     ) -> PendingWrite:
-        """Return a write of the whole table, which makes all files obsolete except the one being written.
+        """Close the newest file; return a write of the whole table, which makes all closed files obsolete.
 
         Its outcome must be taken before another fold begins: of two at once, the older table might be written
         last, when the journals after it are gone.
         """
         assert not self.is_folding, f"a fold of {self._prefix}* is under way"
         self.is_folding = True
+        if self.end:  # An empty file stays in use: a full disk would leave one for each refused fold.
+            self.close()
         numbers = [each for each in self.numbers if not (self.is_open and each == self._number)]
         paths = list(map(self.path_of, numbers))
 

@@ -107,8 +107,6 @@ class ConfigLedger(Generic[C]):
         if not self._has_changes:
             return None
         self._has_changes = False
-        if self._files.end:  # An empty journal stays open: a full disk would leave one for each refused fold.
-            self.abandon()
         save = partial(self._config_file.save, value())
 
         def written() -> None:
