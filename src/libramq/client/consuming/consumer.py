@@ -28,6 +28,7 @@ from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.options import (
     ConsumerOptions,
     check_names,
+    instance_of,
     whole_number,
 )
 from libramq.clock import MonotonicMs
@@ -473,7 +474,7 @@ class Consumer(GroupConsumer):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset from its broker or, broadcasting, from the local file."""
-        message_queues("committed()", (queue,))
+        instance_of("the queue of committed()", queue, MessageQueue, "a MessageQueue")
         store = self._local_offsets
         if store is not None:
             return await self._call(lambda network: store.read(queue))

@@ -369,7 +369,7 @@ def message_queues(method: str, queues: Iterable[MessageQueue]) -> tuple[Message
     A single MessageQueue is itself a tuple, and would otherwise count as three queues.
     """
     if isinstance(queues, MessageQueue | str) or not isinstance(queues, Iterable):
-        raise ConfigError(f"{method} takes several MessageQueues, of a single one [queue], not {queues!r}")
+        raise ConfigError(f"{method} takes several MessageQueues, not {queues!r}; for one pass [queue]")
     chosen = tuple(queues)
     for queue in chosen:
         instance_of(f"a queue of {method}", queue, MessageQueue, "a MessageQueue")
