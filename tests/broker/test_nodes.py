@@ -83,6 +83,39 @@ def take(nodes: Nodes, name: str, answer: PeerNode) -> None:
     nodes._settle()
 
 
+def test_a_missed_deletion_is_remembered_of_a_broker_that_has_not_answered_since_the_start(
+    talk: Conversation, nodes: Nodes
+):
+    """It was dropped with the numbering: another deletion found no topic, and it could be created again."""
+    talk.create_topic("T", queues=1)
+    both = Numbering((Run("broker-b", 2), Run("broker-a", 1)), 7)
+    nodes.adopt("T", both)
+    nodes.adopt("U", Numbering((Run("broker-b", 1),), 7))
+    talk.broker.topics.delete("T", talk.clock.wall_ms())
+    nodes.forget("T")
+    nodes.refresh(lambda: None)
+    assert nodes.counts("T") == {"broker-b": 2}
+    assert nodes.numbering("T") == both
+    assert nodes.counts("U") == {"broker-b": 1}
+    nodes._peers.links["broker-b"] = PeerLink("broker-b", "127.0.0.1:10921", talk.clock.monotonic_ms())
+    assert nodes.holders("V") == {"broker-b"}, "it has not answered"
+    take(nodes, "broker-b", PeerNode(version=1, topics={"U": 1}))
+    assert not nodes.counts("T")
+    assert not nodes.holders("V")
+
+
+def test_an_answer_to_an_earlier_query_does_not_end_the_memory_of_a_deletion(
+    talk: Conversation, nodes: Nodes
+):
+    """A broker without changes is killed before the deletion arrives there."""
+    take(nodes, "broker-b", PeerNode(version=1, topics={"T": 2}))
+    nodes.forget("T")
+    take(nodes, "broker-b", PeerNode(version=1))
+    assert not nodes.counts("T")
+    nodes.refresh(lambda: None)
+    assert nodes.counts("T") == {"broker-b": 2}
+
+
 @pytest.mark.parametrize("seed", quick(range(20), 6))
 def test_what_has_changed_is_settled_as_if_everything_were_looked_at(
     talk: Conversation, nodes: Nodes, seed: int

@@ -37,13 +37,17 @@ REFRESH_MS: Final = 1_000
 
 
 class Node(NamedTuple):
-    """Another broker. port: 0 if it does not serve Kafka's clients."""
+    """Another broker. port: 0 if it does not serve Kafka's clients.
+
+    has_answered: False if its state comes from our numberings only.
+    """
 
     host: str
     port: int
     version: int
     topics: Mapping[str, int]
     numberings: Mapping[str, Numbering]
+    has_answered: bool = True
 
 
 class Nodes:
@@ -75,7 +79,7 @@ class Nodes:
         #: Topics changed since then, here or elsewhere.
         self._unsettled: set[str] = set()
         self._due = kernel.deadlines.new(self._poll, "Kafka nodes")
-        #: The other brokers that have answered, including absent ones.
+        #: The other brokers that have answered, including absent ones; and absent ones that missed deletions.
         self.known: dict[str, Node] = {}
         #: Their state before topics were deleted, until they answer: one that does not may have them still.
         self._before: dict[str, Node] = {}
@@ -140,7 +144,7 @@ class Nodes:
 
         The numbering lists brokers absent since before our start, unless a kill came before it was saved.
         """
-        unanswered = self._peers.links.keys() - self.known.keys()
+        unanswered = (name for name in self._peers.links if not self._has_answered(name))
         return {*self.counts(topic), *self.numbering(topic).counts(), *unanswered}
 
     def numbering(self, topic: str) -> Numbering:
@@ -205,6 +209,8 @@ class Nodes:
     def forget(self, topic: str) -> None:
         """Drop the numbering of a deleted topic, and the state of it at other brokers, until they answer."""
         numbered = self._numberings.get(topic, Numbering()).counts()
+        for name in numbered.keys() - {self.broker_name} - self.known.keys() - self._before.keys():
+            self._before[name] = self._numbered_at(name)
         for name, node in self.known.items():
             count = node.topics.get(topic) or numbered.get(name)
             if count:
@@ -217,6 +223,15 @@ class Nodes:
                 self.topics_version += 1
         self._unsettled.add(topic)
         self._drop(topic)
+
+    def _numbered_at(self, name: str) -> Node:
+        """Return a broker that has not answered since our start, with the queues in our numberings."""
+        numberings = {topic: each for topic, each in self._numberings.items() if name in each.counts()}
+        topics = {topic: each.counts()[name] for topic, each in numberings.items()}
+        return Node("", 0, 0, topics, numberings, has_answered=False)
+
+    def _has_answered(self, name: str) -> bool:
+        return name in self.known and self.known[name].has_answered
 
     def _ask_all(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -259,12 +274,12 @@ class Nodes:
             self.topics_version += 1
 
     def _take(self, name: str, body: PeerNode) -> None:
-        self._before.pop(name, None)
         known = self.known.get(name)
-        if body.topics is None:
+        if body.topics is None:  # If topics were deleted meanwhile, this does not tell whether it has them.
             if known is not None:
                 self.known[name] = known._replace(host=body.host, port=body.port)
             return
+        self._before.pop(name, None)
         before = known or Node("", 0, 0, {}, {})
         renumbered = (topic for topic, _ in body.numberings.items() ^ before.numberings.items())
         changed = (topic for topic, _ in body.topics.items() ^ before.topics.items())
@@ -274,7 +289,7 @@ class Nodes:
 
     def _settle(self) -> None:
         """Adopt the numberings of other brokers, and number the topics that are ours to number."""
-        has_all = all(name in self.known for name in self._peers.links)
+        has_all = all(map(self._has_answered, self._peers.links))
         state = (self.view.names, self.view.is_known, has_all, sorted(self.known))
         if not self.known:
             self._unsettled.clear()
