@@ -24,7 +24,7 @@ from libramq.remoting.command import Command
 from libramq.store.log.append import StoreMessage
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
-from libramq.wire.kafka.apis.topics import CreatableTopic, CreateTopicsRequest
+from libramq.wire.kafka.apis.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.broker.test_group_lag import Metered
@@ -108,6 +108,36 @@ def test_a_full_disk_is_logged_once_a_minute_and_refuses_changes_with_its_reason
     assert talk.send(peer, body=b"taken").code == ResponseCode.SUCCESS
     assert talk.create_topic("V").code == ResponseCode.SUCCESS
     talk.close()
+
+
+def test_a_topic_whose_deletion_a_full_disk_refuses_is_still_there(tmp_path, caplog):
+    """The table had dropped it when the note of its deletion was refused: a new one had the old messages."""
+    codes: set[int] = set()
+    for room in range(0, 400, 5):
+        talk, producer = Conversation(tmp_path / str(room)), FakePeer()
+        kafka = KafkaEndpoint(talk).peer()
+        kafka.create("T", 1)
+        talk.create_topic("Other")
+        for _ in range(3):
+            assert talk.send(producer, topic="T").code == ResponseCode.SUCCESS
+        talk.disk.bytes_left = room
+        for _ in range(2):
+            (deleted,) = kafka.ask(DeleteTopicsRequest(topic_names=("T",))).responses
+            codes.add(deleted.error_code)
+            is_gone = deleted.error_code != ErrorCode.KAFKA_STORAGE_ERROR
+            assert ("T" in talk.broker.topics, talk.broker.store.max_offset("T", 0)) == (
+                (False, 0) if is_gone else (True, 3)
+            ), room
+        talk.disk.bytes_left = None
+        (deleted,) = kafka.ask(DeleteTopicsRequest(topic_names=("T",))).responses
+        assert (deleted.error_code == ErrorCode.NONE) != is_gone
+        kafka.create("T", 1)
+        assert talk.broker.store.max_offset("T", 0) == 0, room
+        talk.close()
+    assert codes == {
+        ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }  # fmt: skip
+    assert "Traceback" not in caplog.text
 
 
 def test_what_a_full_disk_keeps_from_being_written_is_logged_once(tmp_path, caplog):

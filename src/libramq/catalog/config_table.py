@@ -76,6 +76,10 @@ class ConfigTable(Generic[C]):
         self._change(name, None, wall_ms)
         return True
 
+    def put_back(self, name: str, config: C, wall_ms: WallMs) -> None:
+        """Add an entry again whose removal was recorded but failed elsewhere; the next fold includes it."""
+        self._change_by_use(name, config, wall_ms)
+
     def apply(self, name: str, config: C | None, version: DataVersion) -> None:
         """Apply a recorded change."""
         if config is None:

@@ -6,9 +6,10 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull
+from libramq.catalog.config_table import refused_without_room
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import BrokerError, broker_error
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Each
 from libramq.message import names
@@ -46,11 +47,17 @@ class Removal:
             self.remove_topic(names.retry_topic(group), wall_ms)
 
     def remove_topic(self, topic: str, wall_ms: WallMs) -> None:
-        """Delete a topic that is not the broker's own."""
+        """Delete a topic that is not the broker's own; on a full disk it stays, and BrokerError is raised."""
         for each in (topic, *self._pop_retry_topics(topic)):
-            exists = each in self._topics
+            config = self._topics.get(each)
             self._topics.delete(each, wall_ms)
-            self._store.delete_topic(each, may_be_awaited=exists)
+            try:
+                with refused_without_room(each):
+                    self._store.delete_topic(each, may_be_awaited=config is not None)
+            except BrokerError:
+                if config is not None:  # Else nobody could delete its queues, and a new topic would get them.
+                    self._topics.put_back(each, config, wall_ms)
+                raise
             self._offsets.remove_topic(each)
             # Otherwise they would wait until a new topic of that name reaches their offsets.
             self._ending.add(self._held.of_topic(each))

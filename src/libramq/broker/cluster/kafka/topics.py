@@ -98,9 +98,9 @@ class ClusterTopics:
         wall_ms = self._clock.wall_ms()
         known = self._topics.get(topic)
         if not queues:
-            self._nodes.forget(topic)
             if known is not None:
                 self._removal.remove_topic(topic, wall_ms)
+            self._nodes.forget(topic)
             return
         config = known or TopicConfig(topic_name=topic, attributes=dict(attributes))
         changed = msgspec.structs.replace(config, read_queue_nums=queues, write_queue_nums=queues)
