@@ -77,6 +77,26 @@ def delete_offset(peer: KafkaPeer, group: str, partition: int = 0) -> int:
     return code
 
 
+def test_no_group_counts_as_deleted_whose_removal_a_full_disk_refuses(tmp_path: Path):
+    """Its connection was ended as after a bug of ours; or it was gone at once, and back after a kill."""
+    codes: set[int] = set()
+    for room in range(0, 700, 5):
+        talk = Conversation(tmp_path / str(room))
+        peer = KafkaEndpoint(talk).peer()
+        peer.create("T")
+        commit(peer, "G", 0, 1)
+        talk.disk.bytes_left = room
+        answered = [delete(peer, "G"), delete(peer, "G")]
+        codes.update(answered)
+        talk.kill()
+        again = Conversation(tmp_path / str(room))
+        is_gone = not again.broker.offsets.topics_of_group("G") and "G" not in again.broker.groups
+        left = {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert is_gone or set(answered) == left, (room, answered)
+        again.close()
+    assert codes == {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.GROUP_ID_NOT_FOUND}
+
+
 def test_groups_of_both_protocols_are_listed(endpoint: KafkaEndpoint):
     peer = endpoint.peer()
     pair(endpoint)

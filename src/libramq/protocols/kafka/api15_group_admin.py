@@ -21,6 +21,7 @@ from libramq.auth.audit import Changed, Kind
 from libramq.auth.operation import group
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.removal import Removal
+from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import ClassicMember, Status
 from libramq.groups.modern.member import ModernMember
@@ -190,13 +191,16 @@ class GroupAdministration:
         slot.begin_each(names, partial(self._delete, slot), partial(self._answer_deleted, slot, names))
 
     def _answer_deleted(self, slot: Slot, names: Sequence[str], codes: Sequence[ErrorCode]) -> None:
-        failed = code_of_write(self._offsets.committing) if ErrorCode.NONE in codes else ErrorCode.NONE
+        # One that is not found may have been deleted by an earlier attempt whose offsets are not journalled.
+        gone = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+        is_any_gone = any(code in gone for code in codes)
+        failed = code_of_write(self._offsets.committing) if is_any_gone else ErrorCode.NONE
         reason = failed.name if failed else None
         for name, code in zip(names, codes, strict=True):
             if code is ErrorCode.NONE:
                 self._changed(Kind.DELETED, slot.principal, "DeleteGroups", [str(group(name))], reason)
         results = tuple(
-            wire.DeletableGroupResult(group_id=name, error_code=code or failed)
+            wire.DeletableGroupResult(group_id=name, error_code=failed or code if code in gone else code)
             for name, code in zip(names, codes, strict=True)
         )
         slot.answer_with(lambda: wire.DeleteGroupsResponse(results=results), len(results))
@@ -210,7 +214,10 @@ class GroupAdministration:
             if code is ErrorCode.NONE and not is_everywhere:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             if code is ErrorCode.NONE:
-                self._removal.remove_group(name)
+                try:
+                    self._removal.remove_group(name)
+                except BrokerError:  # The disk refuses it.
+                    code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients retry.
             put(code)
 
         refusal = self._delete_refusal(slot.principal, name)
