@@ -122,6 +122,24 @@ async def test_a_task_that_has_fetched_may_wait_for_a_subscription(namesrv):
     assert got == ["Held1", "Held2"]
 
 
+async def test_a_subscription_that_has_been_joined_ends_no_message(namesrv):
+    """Nothing waits for what was fetched since; awaiting it marked these messages as done."""
+    await fill(namesrv, "Ended1")
+
+    async def fail() -> None:
+        async with Consumer(group="ender", namesrv=namesrv, consume_from="earliest") as consumer:
+            joined = consumer.subscribe("Ended1")
+            assert len(await consumer.getmany()) == 1
+            await joined
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with Consumer(group="ender", namesrv=namesrv, consume_from="earliest") as consumer:
+        consumer.subscribe("Ended1")
+        assert len(await consumer.getmany()) == 1
+
+
 async def test_who_waits_for_the_end_waits_over_a_subscription(namesrv):
     async with PushConsumer(group="waiter", namesrv=namesrv) as consumer:
         await consumer.subscribe("Waited", "*", print)

@@ -155,7 +155,7 @@ class Consumer(GroupConsumer):
     - when any task asks for more messages,
     - when `commit` is called with an offset after them,
     - when `commit()` is called by the task that fetched them, or by any task once that one has ended,
-    - when the task that fetched them awaits `subscribe`,
+    - when the task that fetched them awaits `subscribe` while the consumer joins,
     - at the end of `async with`, unless an exception ends the block.
 
     `stop` marks messages as done only for the task that fetched them; it waits for those of another task.
@@ -307,7 +307,7 @@ class Consumer(GroupConsumer):
 
     async def wait_joined(self) -> None:
         """Wait until it has joined; what this task has fetched is done, as the join would wait for it."""
-        if self._task is asyncio.current_task():
+        if self._joining is not None and self._task is asyncio.current_task():
             self.finish_returned()
         await super().wait_joined()
 
