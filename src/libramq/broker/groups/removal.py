@@ -40,15 +40,16 @@ class Removal:
         Its retry topic, by which tools find groups, is deleted with it.
         """
         wall_ms = self._clock.wall_ms()
+        # First: if a full disk refuses the rest, there is still a group to be deleted again.
+        if names.retry_topic(group) in self._topics:
+            self.remove_topic(names.retry_topic(group), wall_ms)
         self._groups.delete(group, wall_ms)
         self._offsets.remove_group(group)
         self._coordination.group_removed(group, may_return=self._groups.creates_on_use)
-        if names.retry_topic(group) in self._topics:
-            self.remove_topic(names.retry_topic(group), wall_ms)
 
     def remove_topic(self, topic: str, wall_ms: WallMs) -> None:
         """Delete a topic that is not the broker's own; on a full disk it stays, and BrokerError is raised."""
-        for each in (topic, *self._pop_retry_topics(topic)):
+        for each in (*self._pop_retry_topics(topic), topic):  # The topic last, likewise.
             config = self._topics.get(each)
             self._topics.delete(each, wall_ms)
             try:
